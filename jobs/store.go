@@ -1,0 +1,163 @@
+package jobs
+
+import (
+	"context"
+	"time"
+)
+
+// Store keeps every record on stable storage. Package store implements it on
+// bbolt; storetest holds what any implementation must do. All methods are safe
+// for concurrent use.
+//
+// A write has three results: done (nil error), not done (any error but
+// CodeCommitUnknown), and unknown (CodeCommitUnknown). After the third the store
+// refuses everything with CodeStoreFailed and Failed is closed: the daemon must
+// exit, and what is true is read from disk at the next start.
+//
+// A write returns only after its commit is on stable storage. A read never shows
+// a write that is not. Records returned are snapshots that nobody may change.
+type Store interface {
+	// HostID is this store's host id, made once: 8 characters of a-z and 2-7.
+	HostID() string
+
+	// Submit decides a submission under its key in one write. If the key is free it
+	// stores s.Job and its key, writes an EntrySubmitted, and returns the job as
+	// stored. If the key is used with the same fingerprint it writes an
+	// EntryReplayed that carries s.Entry's ids. If it is used with another one it
+	// writes an EntryConflict. s.Job may be nil: then a free key is reported as
+	// SubmitFree and nothing is written.
+	Submit(ctx context.Context, s Submission) (Submitted, error)
+
+	// LookupKey returns the record of a used key, or CodeJobNotFound.
+	LookupKey(ctx context.Context, key Key) (KeyRecord, error)
+
+	// Get returns a job, CodeJobNotFound, or CodeRecordDamaged.
+	Get(ctx context.Context, id string) (*Job, error)
+
+	// List returns jobs newest first. See Query.
+	List(ctx context.Context, q Query) (Page, error)
+
+	// Open returns every job that is not terminal, oldest first, and the ids whose
+	// records are damaged with the reason. A damaged record stops nothing else.
+	Open(ctx context.Context) (open []*Job, damaged map[string]error, err error)
+
+	// Update changes one job in one write. It calls change with a private copy of
+	// the job as it is now; if change returns an error nothing is written and
+	// Update returns that error. Otherwise it stores the copy with the next
+	// revision and appends one EntryChanged that describes it, filled from the note
+	// that change returns. change must be quick and do no I/O; it may run more than
+	// once only if its first run's write was not done.
+	Update(ctx context.Context, id string, change func(*Job) (Note, error)) (*Job, error)
+
+	// Append writes one journal entry that belongs to no change of a job.
+	Append(ctx context.Context, e Entry) error
+
+	// Journal calls yield with the entries after the given sequence number, oldest
+	// first, at most limit of them (0: all), until yield returns false. Entries that
+	// were dropped give CodeCursorExpired with the metadata "oldest".
+	Journal(ctx context.Context, after uint64, limit int, yield func(Entry) bool) error
+
+	// JobJournal calls yield with the entries of one job, oldest first.
+	JobJournal(ctx context.Context, jobID string, yield func(Entry) bool) error
+
+	// VerifyJournal walks the hash chain and returns how many entries are good. The
+	// error names the first bad one.
+	VerifyJournal(ctx context.Context) (good uint64, err error)
+
+	// Head is the sequence number of the newest entry, 0 if there is none.
+	Head() uint64
+
+	// Wait returns when Head is greater than after, or with ctx's error, or with
+	// CodeStoreFailed once the store has failed.
+	Wait(ctx context.Context, after uint64) error
+
+	// PutBlob records an uploaded file; the same digest again adds the principal.
+	PutBlob(ctx context.Context, b Blob) error
+	// GetBlob returns the record of an uploaded file, or CodeFileNotFound.
+	GetBlob(ctx context.Context, sha256 string) (Blob, error)
+
+	// PutProject adds a project: CodeProjectExists if the name has another folder.
+	PutProject(ctx context.Context, p Project, by string) error
+	// DeleteProject removes a project, not its files, or CodeProjectNotFound.
+	DeleteProject(ctx context.Context, name, by string) error
+	// Projects returns every project, by name.
+	Projects(ctx context.Context) ([]Project, error)
+
+	// Failed is closed when the store can no longer be trusted.
+	Failed() <-chan struct{}
+}
+
+// Submission is what Submit decides.
+type Submission struct {
+	Key         Key
+	Fingerprint string
+	Job         *Job  // the job to store if the key is free; nil: only look
+	Entry       Entry // ids, principal, message and data for the journal
+}
+
+// SubmitOutcome says what became of a submission.
+type SubmitOutcome int
+
+// What becomes of a submission.
+const (
+	SubmitFree     SubmitOutcome = iota + 1 // nothing written: the key is free and no job was given
+	SubmitAccepted                          // the job is stored
+	SubmitReplayed                          // the key's job is returned
+	SubmitConflict                          // the key belongs to another call; its record is returned
+	SubmitExpired                           // the key is a tombstone
+	SubmitFenced                            // the key is fenced
+)
+
+// Submitted is Submit's answer. Job is nil for SubmitFree, SubmitExpired and
+// SubmitFenced.
+type Submitted struct {
+	Outcome SubmitOutcome
+	Job     *Job
+	Key     KeyRecord
+}
+
+// Note tells the journal about a change.
+type Note struct {
+	Event     Event  // the transition made, or "" for a change within a state
+	Principal string // who caused it; empty: macexec itself
+	Message   string
+	Data      any // marshalled to JSON; never a secret
+}
+
+// Query selects jobs. Zero fields select everything. Jobs are listed by id,
+// newest first; After continues below the id that ended the page before.
+type Query struct {
+	After     string
+	Limit     int // 0: 100; at most 1000
+	States    []State
+	Tool      string
+	Principal string
+	Key       string
+	RunID     string
+	ToolCall  string
+	Since     time.Time
+	Labels    map[string]string
+}
+
+// Page is a part of a list. Next is the After of the next page, empty at the end.
+type Page struct {
+	Jobs    []*Job
+	Damaged map[string]error
+	Next    string
+}
+
+// Blob is an uploaded file, stored under its digest. A digest is not a
+// capability: only the principals that uploaded it may use it.
+type Blob struct {
+	SHA256     string    `json:"sha256"`
+	Size       int64     `json:"size"`
+	MediaType  string    `json:"media_type"`
+	Principals []string  `json:"principals"`
+	StoredAt   time.Time `json:"stored_at"`
+}
+
+// Project is a named folder tree that calls may read or write.
+type Project struct {
+	Name string `json:"name"`
+	Root string `json:"root"` // absolute
+}
