@@ -1,0 +1,70 @@
+# `make` lists the targets. Only Go, make and git are needed to begin with.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+
+# Tools of the workshop are pinned in modules of their own, so that they never
+# touch the versions that the product uses. The first use of each builds it, which
+# takes minutes on a small machine; later uses come from Go's build cache.
+BUF      := go tool -modfile=tools/buf/go.mod buf
+GOLANGCI := go tool -modfile=tools/lint/go.mod golangci-lint
+
+# What the API may not break: the main branch, as the server has it or as it is here.
+BASE ?= $(shell git rev-parse -q --verify origin/main >/dev/null && echo origin/main || echo main)
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/macexec and bin/macexec-keeper
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/macexec ./cmd/macexec-keeper
+
+.PHONY: programs
+programs: ## Install the programs that the shipped tools run (ffmpeg, SoX, ImageMagick)
+	@scripts/install-programs
+
+.PHONY: demo
+demo: programs build ## Run the main job on real input, from nothing, in seconds
+	bin/macexec demo
+
+.PHONY: test
+test: programs ## Run every test with the race detector, and vet for Linux and macOS
+	go vet ./...
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go vet ./...
+	go test -race -count=1 -timeout=20m ./...
+
+.PHONY: bench
+bench: programs ## Run the benchmarks
+	go test -run='^$$' -bench=. -benchmem ./...
+
+.PHONY: cross
+cross: ## Build and vet for both kinds of Mac
+	for arch in arm64 amd64; do \
+	  export GOOS=darwin GOARCH=$$arch CGO_ENABLED=0; \
+	  go build ./... && go vet ./...; \
+	done
+
+.PHONY: lint
+lint: ## Run golangci-lint, buf lint and buf breaking (slow the first time)
+	$(GOLANGCI) run
+	GOOS=darwin CGO_ENABLED=0 $(GOLANGCI) run
+	$(BUF) lint
+	@if git cat-file -e $(BASE):buf.yaml 2>/dev/null; \
+	  then $(BUF) breaking --against '.git#ref=$(BASE)'; \
+	  else echo 'buf breaking: $(BASE) has no API yet, so there is nothing to break'; fi
+
+.PHONY: fmt
+fmt: ## Format the Go code
+	$(GOLANGCI) fmt
+
+.PHONY: generate
+generate: ## Write the generated code and the generated parts of docs/
+	GOBIN="$(CURDIR)/bin/gen" go install -modfile=tools/gen/go.mod tool
+	PATH="$(CURDIR)/bin/gen:$$PATH" $(BUF) generate
+	go test -count=1 ./internal/house -update
+
+.PHONY: verify
+verify: generate ## Prove that generated files and go.mod files are fresh (slow the first time)
+	for dir in . tools/buf tools/gen tools/lint; do (cd $$dir && go mod tidy -diff); done
+	git diff --exit-code
