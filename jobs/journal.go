@@ -36,6 +36,7 @@ type Entry struct {
 	At        time.Time `json:"at"`
 	Kind      EntryKind `json:"kind"`
 	Principal string    `json:"principal,omitempty"` // who caused it; empty: macexec itself
+	Owner     string    `json:"owner,omitempty"`     // whose job or call it is about; only they and readers of all see it
 	JobID     string    `json:"job_id,omitempty"`
 	Event     Event     `json:"event,omitempty"` // job.changed: the transition, if it was one
 

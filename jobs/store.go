@@ -45,7 +45,7 @@ type Store interface {
 	// the job as it is now; if change returns an error nothing is written and
 	// Update returns that error. Otherwise it stores the copy with the next
 	// revision and appends one EntryChanged that describes it, filled from the note
-	// that change returns. change must be quick and do no I/O; it may run more than
+	// that change returns; its Owner is the job's principal. change must be quick and do no I/O; it may run more than
 	// once only if its first run's write was not done.
 	Update(ctx context.Context, id string, change func(*Job) (Note, error)) (*Job, error)
 
