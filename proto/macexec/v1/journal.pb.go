@@ -37,34 +37,36 @@ type Entry struct {
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Who caused it; empty: macexec itself.
 	Principal string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Whose job or call it is about.
+	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	// The job that it is about.
-	JobId string `protobuf:"bytes,5,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	JobId string `protobuf:"bytes,6,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	// The step from state to state, if it was one.
-	Event JobEvent `protobuf:"varint,6,opt,name=event,proto3,enum=macexec.v1.JobEvent" json:"event,omitempty"`
+	Event JobEvent `protobuf:"varint,7,opt,name=event,proto3,enum=macexec.v1.JobEvent" json:"event,omitempty"`
 	// The job's revision after the entry.
-	Revision uint64 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The job's state after the entry.
-	State JobState `protobuf:"varint,8,opt,name=state,proto3,enum=macexec.v1.JobState" json:"state,omitempty"`
+	State JobState `protobuf:"varint,9,opt,name=state,proto3,enum=macexec.v1.JobState" json:"state,omitempty"`
 	// The job's phase after the entry.
-	Phase JobPhase `protobuf:"varint,9,opt,name=phase,proto3,enum=macexec.v1.JobPhase" json:"phase,omitempty"`
+	Phase JobPhase `protobuf:"varint,10,opt,name=phase,proto3,enum=macexec.v1.JobPhase" json:"phase,omitempty"`
 	// The job's end reason after the entry.
-	EndReason EndReason `protobuf:"varint,10,opt,name=end_reason,json=endReason,proto3,enum=macexec.v1.EndReason" json:"end_reason,omitempty"`
+	EndReason EndReason `protobuf:"varint,11,opt,name=end_reason,json=endReason,proto3,enum=macexec.v1.EndReason" json:"end_reason,omitempty"`
 	// The job's side effect after the entry.
-	SideEffect SideEffect `protobuf:"varint,11,opt,name=side_effect,json=sideEffect,proto3,enum=macexec.v1.SideEffect" json:"side_effect,omitempty"`
+	SideEffect SideEffect `protobuf:"varint,12,opt,name=side_effect,json=sideEffect,proto3,enum=macexec.v1.SideEffect" json:"side_effect,omitempty"`
 	// The request's own tool call.
-	ToolCallId string `protobuf:"bytes,12,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	ToolCallId string `protobuf:"bytes,13,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
 	// The request's own run.
-	RunId string `protobuf:"bytes,13,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	RunId string `protobuf:"bytes,14,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// The request's own trace.
-	TraceId string `protobuf:"bytes,14,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	TraceId string `protobuf:"bytes,15,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	// One sentence for a person.
-	Message string `protobuf:"bytes,15,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,16,opt,name=message,proto3" json:"message,omitempty"`
 	// Verdicts, decision, evidence, …, as JSON text; never a secret.
-	Data []byte `protobuf:"bytes,16,opt,name=data,proto3" json:"data,omitempty"`
+	Data []byte `protobuf:"bytes,17,opt,name=data,proto3" json:"data,omitempty"`
 	// Hex SHA-256 of the entry before; 64 zeros for the first.
-	Prev string `protobuf:"bytes,17,opt,name=prev,proto3" json:"prev,omitempty"`
+	Prev string `protobuf:"bytes,18,opt,name=prev,proto3" json:"prev,omitempty"`
 	// Hex SHA-256 of this entry.
-	Hash          string `protobuf:"bytes,18,opt,name=hash,proto3" json:"hash,omitempty"`
+	Hash          string `protobuf:"bytes,19,opt,name=hash,proto3" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -123,6 +125,13 @@ func (x *Entry) GetKind() string {
 func (x *Entry) GetPrincipal() string {
 	if x != nil {
 		return x.Principal
+	}
+	return ""
+}
+
+func (x *Entry) GetOwner() string {
+	if x != nil {
+		return x.Owner
 	}
 	return ""
 }
@@ -230,30 +239,31 @@ var File_macexec_v1_journal_proto protoreflect.FileDescriptor
 const file_macexec_v1_journal_proto_rawDesc = "" +
 	"\n" +
 	"\x18macexec/v1/journal.proto\x12\n" +
-	"macexec.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14macexec/v1/job.proto\"\xc7\x04\n" +
+	"macexec.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14macexec/v1/job.proto\"\xdd\x04\n" +
 	"\x05Entry\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x1c\n" +
-	"\tprincipal\x18\x04 \x01(\tR\tprincipal\x12\x15\n" +
-	"\x06job_id\x18\x05 \x01(\tR\x05jobId\x12*\n" +
-	"\x05event\x18\x06 \x01(\x0e2\x14.macexec.v1.JobEventR\x05event\x12\x1a\n" +
-	"\brevision\x18\a \x01(\x04R\brevision\x12*\n" +
-	"\x05state\x18\b \x01(\x0e2\x14.macexec.v1.JobStateR\x05state\x12*\n" +
-	"\x05phase\x18\t \x01(\x0e2\x14.macexec.v1.JobPhaseR\x05phase\x124\n" +
+	"\tprincipal\x18\x04 \x01(\tR\tprincipal\x12\x14\n" +
+	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x15\n" +
+	"\x06job_id\x18\x06 \x01(\tR\x05jobId\x12*\n" +
+	"\x05event\x18\a \x01(\x0e2\x14.macexec.v1.JobEventR\x05event\x12\x1a\n" +
+	"\brevision\x18\b \x01(\x04R\brevision\x12*\n" +
+	"\x05state\x18\t \x01(\x0e2\x14.macexec.v1.JobStateR\x05state\x12*\n" +
+	"\x05phase\x18\n" +
+	" \x01(\x0e2\x14.macexec.v1.JobPhaseR\x05phase\x124\n" +
 	"\n" +
-	"end_reason\x18\n" +
-	" \x01(\x0e2\x15.macexec.v1.EndReasonR\tendReason\x127\n" +
-	"\vside_effect\x18\v \x01(\x0e2\x16.macexec.v1.SideEffectR\n" +
+	"end_reason\x18\v \x01(\x0e2\x15.macexec.v1.EndReasonR\tendReason\x127\n" +
+	"\vside_effect\x18\f \x01(\x0e2\x16.macexec.v1.SideEffectR\n" +
 	"sideEffect\x12 \n" +
-	"\ftool_call_id\x18\f \x01(\tR\n" +
+	"\ftool_call_id\x18\r \x01(\tR\n" +
 	"toolCallId\x12\x15\n" +
-	"\x06run_id\x18\r \x01(\tR\x05runId\x12\x19\n" +
-	"\btrace_id\x18\x0e \x01(\tR\atraceId\x12\x18\n" +
-	"\amessage\x18\x0f \x01(\tR\amessage\x12\x12\n" +
-	"\x04data\x18\x10 \x01(\fR\x04data\x12\x12\n" +
-	"\x04prev\x18\x11 \x01(\tR\x04prev\x12\x12\n" +
-	"\x04hash\x18\x12 \x01(\tR\x04hashB7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
+	"\x06run_id\x18\x0e \x01(\tR\x05runId\x12\x19\n" +
+	"\btrace_id\x18\x0f \x01(\tR\atraceId\x12\x18\n" +
+	"\amessage\x18\x10 \x01(\tR\amessage\x12\x12\n" +
+	"\x04data\x18\x11 \x01(\fR\x04data\x12\x12\n" +
+	"\x04prev\x18\x12 \x01(\tR\x04prev\x12\x12\n" +
+	"\x04hash\x18\x13 \x01(\tR\x04hashB7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
 
 var (
 	file_macexec_v1_journal_proto_rawDescOnce sync.Once
