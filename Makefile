@@ -60,8 +60,7 @@ fmt: ## Format the Go code
 
 .PHONY: generate
 generate: ## Write the generated code and the generated parts of docs/
-	GOBIN="$(CURDIR)/bin/gen" go install -modfile=tools/gen/go.mod tool
-	PATH="$(CURDIR)/bin/gen:$$PATH" $(BUF) generate
+	$(BUF) generate
 	go test -count=1 ./internal/house -update
 
 .PHONY: verify

@@ -2,6 +2,7 @@ package house_test
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"go/ast"
 	"maps"
@@ -19,7 +20,8 @@ import (
 )
 
 // TestGeneratedDocs compares every generated part of docs/ with what the tables
-// of package jobs and the comments of their constants say now. `make generate`
+// of package jobs, the comments of their constants, the .proto files and the schemas
+// say now. `make generate`
 // writes the parts anew.
 func TestGeneratedDocs(t *testing.T) {
 	t.Parallel()
@@ -47,6 +49,8 @@ func TestGeneratedDocs(t *testing.T) {
 			"codes":   codes(),
 			"actions": words.table("UserAction", "user_action"),
 		}},
+		{"api.md", map[string]string{"services": services(t)}},
+		{"operations.md", map[string]string{"config": config(t)}},
 	} {
 		name := filepath.Join(root, "docs", page.file)
 		data, err := os.ReadFile(name)
@@ -262,6 +266,87 @@ func codes() string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s` |\n", code, info.Class, info.Meaning, retryable, info.Action)
 	}
 	return b.String()
+}
+
+// services writes what the .proto files say about each service and each RPC.
+func services(t *testing.T) string {
+	t.Helper()
+	service := regexp.MustCompile(`^service (\w+) \{`)
+	rpc := regexp.MustCompile(`^  rpc (\w+)\((stream )?\w+\) returns \((stream )?\w+\);`)
+	var b strings.Builder
+	err := walk(func(name string, data []byte) error {
+		if path.Ext(name) != ".proto" {
+			return nil
+		}
+		var comment []string
+		for line := range strings.Lines(string(data)) {
+			line = strings.TrimRight(line, "\n")
+			if text, ok := strings.CutPrefix(strings.TrimSpace(line), "//"); ok {
+				comment = append(comment, strings.TrimPrefix(text, " "))
+				continue
+			}
+			if m := service.FindStringSubmatch(line); m != nil {
+				fmt.Fprintf(&b, "\n## %s\n\n%s\n", m[1], strings.Join(comment, "\n"))
+			}
+			if m := rpc.FindStringSubmatch(line); m != nil {
+				kind := ""
+				switch {
+				case m[2] != "" && m[3] != "":
+					kind = " (streams both ways)"
+				case m[2] != "":
+					kind = " (streams to the server)"
+				case m[3] != "":
+					kind = " (streams to the client)"
+				}
+				fmt.Fprintf(&b, "\n### %s%s\n\n%s\n", m[1], kind, strings.Join(comment, "\n"))
+			}
+			comment = nil
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(b.String(), "<", `\<`) + "\n"
+}
+
+// config writes the fields of config.yaml, from its schema.
+func config(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root, "schemas", "config.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema field
+	if err := json.Unmarshal(data, &schema); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	b.WriteString("| field | type | meaning |\n|---|---|---|\n")
+	schema.rows(&b, "")
+	return b.String()
+}
+
+// field is the part of a JSON Schema that a table shows.
+type field struct {
+	Type        string           `json:"type"`
+	Description string           `json:"description"`
+	Enum        []string         `json:"enum"`
+	Properties  map[string]field `json:"properties"`
+}
+
+func (f field) rows(b *strings.Builder, prefix string) {
+	for _, name := range slices.Sorted(maps.Keys(f.Properties)) {
+		child := f.Properties[name]
+		typ := child.Type
+		if len(child.Enum) > 0 {
+			typ = codeList(child.Enum)
+		}
+		if len(child.Properties) == 0 {
+			fmt.Fprintf(b, "| `%s%s` | %s | %s |\n", prefix, name, typ, child.Description)
+		}
+		child.rows(b, prefix+name+".")
+	}
 }
 
 // TestLinksAndTargetsExist holds that a page sends nobody to a file or to a make
