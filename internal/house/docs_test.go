@@ -16,11 +16,12 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
 	"github.com/macexec/macexec/jobs"
 )
 
-// TestGeneratedDocs compares every generated part of docs/ with what the tables
-// of package jobs, the comments of their constants, the .proto files and the schemas
+// TestGeneratedDocs compares every generated part of a page with what the tables
+// of package jobs, the comments of constants, the .proto files and the schemas
 // say now. `make generate`
 // writes the parts anew.
 func TestGeneratedDocs(t *testing.T) {
@@ -30,7 +31,7 @@ func TestGeneratedDocs(t *testing.T) {
 		file  string
 		parts map[string]string
 	}{
-		{"states.md", map[string]string{
+		{"docs/states.md", map[string]string{
 			"picture":     picture(),
 			"states":      words.table("State", "state"),
 			"phases":      words.table("Phase", "phase"),
@@ -44,15 +45,16 @@ func TestGeneratedDocs(t *testing.T) {
 			"retry":       words.table("Retry", "retry"),
 			"evidence":    words.table("EvidenceKind", "evidence"),
 		}},
-		{"errors.md", map[string]string{
+		{"docs/errors.md", map[string]string{
 			"classes": words.table("Class", "class"),
 			"codes":   codes(),
 			"actions": words.table("UserAction", "user_action"),
 		}},
-		{"api.md", map[string]string{"services": services(t)}},
-		{"operations.md", map[string]string{"config": config(t)}},
+		{"README.md", map[string]string{"exitcodes": exitCodes(t)}},
+		{"docs/api.md", map[string]string{"services": services(t)}},
+		{"docs/operations.md", map[string]string{"config": config(t)}},
 	} {
-		name := filepath.Join(root, "docs", page.file)
+		name := filepath.Join(root, filepath.FromSlash(page.file))
 		data, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -65,7 +67,7 @@ func TestGeneratedDocs(t *testing.T) {
 			continue
 		}
 		if diff := gocmp.Diff(strings.Split(want, "\n"), strings.Split(string(data), "\n")); diff != "" {
-			t.Errorf("docs/%s is stale; run make generate (-want +got):\n%s", page.file, diff)
+			t.Errorf("%s is stale; run make generate (-want +got):\n%s", page.file, diff)
 		}
 	}
 }
@@ -83,12 +85,12 @@ func replaceParts(t *testing.T, file, text string, parts map[string]string) stri
 	})
 	for name := range maps.Keys(parts) {
 		if seen[name] != 1 {
-			t.Errorf("docs/%s marks the part %q %d times, want once", file, name, seen[name])
+			t.Errorf("%s marks the part %q %d times, want once", file, name, seen[name])
 		}
 		delete(seen, name)
 	}
 	for name := range seen {
-		t.Errorf("docs/%s marks a part %q that nothing generates", file, name)
+		t.Errorf("%s marks a part %q that nothing generates", file, name)
 	}
 	return text
 }
@@ -216,7 +218,7 @@ func outcome(o jobs.Outcome) string {
 	if o.Reason != jobs.EndNone {
 		reason = " (" + string(o.Reason) + ")"
 	}
-	return fmt.Sprintf("`%s`%s, side effect %s, retry %s", o.State, reason, o.SideEffect, o.Retry)
+	return fmt.Sprintf("%s%s, side effect %s, retry %s", codeList([]jobs.State{o.State}), reason, o.SideEffect, o.Retry)
 }
 
 func recovery() string {
@@ -264,6 +266,30 @@ func codes() string {
 			retryable = "yes"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s` |\n", code, info.Class, info.Meaning, retryable, info.Action)
+	}
+	return b.String()
+}
+
+// exitCodes writes the command line's exit codes.
+func exitCodes(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("| code | meaning |\n|---|---|\n")
+	for _, f := range tree(t) {
+		if f.dir != "cmd/macexec" || f.test {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok || len(spec.Values) != 1 {
+				return true
+			}
+			typ, isIdent := spec.Type.(*ast.Ident)
+			if code, isLit := spec.Values[0].(*ast.BasicLit); isIdent && isLit && typ.Name == "exitCode" {
+				fmt.Fprintf(&b, "| %s | %s |\n", code.Value, strings.TrimSpace(spec.Comment.Text()))
+			}
+			return true
+		})
 	}
 	return b.String()
 }
