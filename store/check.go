@@ -1,0 +1,281 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// checkLockWait is how long Check waits for a store that is in use.
+const checkLockWait = time.Second
+
+// maxProblems bounds what Check lists; a broken store can have no end of them.
+const maxProblems = 1000
+
+// Check reads a whole store that no process has open and returns what is wrong
+// with it, in words for a person. It changes nothing. The error says why it could
+// not look; a file that cannot be understood at all is an error too.
+func Check(path string) (problems []string, err error) {
+	file, err := openLocked(context.Background(), path, os.O_RDONLY, syscall.LOCK_SH, checkLockWait)
+	if err != nil {
+		return nil, err
+	}
+	if problems := checkPages(file); len(problems) > 0 {
+		// bbolt trusts its pages; it must not walk such a file.
+		return problems, file.Close()
+	}
+	db, err := openBolt(file, true)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = db.Close() }()
+	c := &checker{}
+	err = guarded(func() error {
+		return db.View(func(tx *bbolt.Tx) error {
+			if err := checkVersion(path, readSchemaVersion(tx), schemaVersion(migrations())); err != nil {
+				return err
+			}
+			for err := range tx.Check() {
+				c.problem("bbolt: %v", err)
+			}
+			return c.run(tx)
+		})
+	})
+	return c.problems, err
+}
+
+// checker compares the buckets with each other. It keeps a few words per job, not
+// the records.
+type checker struct {
+	problems []string
+	jobs     map[string]jobSummary
+	jobSeq   uint64
+}
+
+type jobSummary struct {
+	place    string // of its key
+	seq      uint64
+	revision uint64
+	state    jobs.State
+	damaged  bool
+}
+
+func (c *checker) problem(format string, args ...any) {
+	if len(c.problems) < maxProblems {
+		c.problems = append(c.problems, fmt.Sprintf(format, args...))
+	}
+}
+
+func (c *checker) run(tx *bbolt.Tx) error {
+	for _, name := range buckets() {
+		if tx.Bucket([]byte(name)) == nil {
+			c.problem("bucket %s is missing", name)
+		}
+	}
+	if len(c.problems) > 0 {
+		return nil
+	}
+	c.checkMeta(tx)
+	c.checkJobs(tx)
+	c.checkKeys(tx)
+	c.checkOpen(tx)
+	c.checkJournal(tx)
+	c.checkFiles(tx)
+	return nil
+}
+
+func (c *checker) checkMeta(tx *bbolt.Tx) {
+	meta := tx.Bucket([]byte(bucketMeta))
+	if id := meta.Get([]byte(metaHostID)); !validHostID(string(id)) {
+		c.problem("meta: the host id %q is not possible", id)
+	}
+	if _, err := time.Parse(time.RFC3339, string(meta.Get([]byte(metaCreatedAt)))); err != nil {
+		c.problem("meta: created_at is not a time: %v", err)
+	}
+	c.jobSeq = decodeU64(meta.Get([]byte(metaJobSeq)))
+}
+
+func (c *checker) checkJobs(tx *bbolt.Tx) {
+	c.jobs = map[string]jobSummary{}
+	seqs := map[uint64]string{}
+	keys := tx.Bucket([]byte(bucketKeys))
+	_ = tx.Bucket([]byte(bucketJobs)).ForEach(func(k, raw []byte) error {
+		id := string(k)
+		job, err := decodeJob(id, raw)
+		if err != nil {
+			c.problem("%v", err)
+			c.jobs[id] = jobSummary{damaged: true}
+			return nil
+		}
+		place := keyPlace(jobs.Key{Principal: job.Principal, Text: job.Key})
+		c.jobs[id] = jobSummary{place: string(place), seq: job.Seq, revision: job.Revision, state: job.State}
+		if other, taken := seqs[job.Seq]; taken {
+			c.problem("job %s has the seq %d of job %s", id, job.Seq, other)
+		}
+		seqs[job.Seq] = id
+		if job.Seq == 0 || job.Seq > c.jobSeq {
+			c.problem("job %s has the seq %d; the newest given is %d", id, job.Seq, c.jobSeq)
+		}
+		if !slices.Contains(jobs.States(), job.State) {
+			c.problem("job %s has the unknown state %q", id, job.State)
+		}
+		if keys.Get(place) == nil {
+			c.problem("job %s: its key has no record", id)
+		}
+		return nil
+	})
+}
+
+func (c *checker) checkKeys(tx *bbolt.Tx) {
+	_ = tx.Bucket([]byte(bucketKeys)).ForEach(func(place, raw []byte) error {
+		var record jobs.KeyRecord
+		if err := decodeInto(fmt.Sprintf("the key record at %x", place), raw, &record); err != nil {
+			c.problem("%v", err)
+			return nil
+		}
+		if !bytes.Equal(keyPlace(record.Key), place) {
+			c.problem("the key record at %x lies in the place of another key", place)
+		}
+		job, exists := c.jobs[record.JobID]
+		switch {
+		case record.Kind == jobs.KeyJob && !exists:
+			c.problem("the key record at %x names job %s, which does not exist", place, record.JobID)
+		case record.Kind == jobs.KeyJob && !job.damaged && job.place != string(place):
+			c.problem("the key record at %x names job %s, which has another key", place, record.JobID)
+		case record.Kind == jobs.KeyTombstone && exists:
+			c.problem("the key record at %x is a tombstone, but job %s exists", place, record.JobID)
+		case !slices.Contains([]jobs.KeyKind{jobs.KeyJob, jobs.KeyTombstone, jobs.KeyFence}, record.Kind):
+			c.problem("the key record at %x is of the unknown kind %q", place, record.Kind)
+		}
+		return nil
+	})
+}
+
+func (c *checker) checkOpen(tx *bbolt.Tx) {
+	open := tx.Bucket([]byte(bucketOpen))
+	_ = open.ForEach(func(k, _ []byte) error {
+		job, exists := c.jobs[string(k)]
+		switch {
+		case !exists:
+			c.problem("job %s is listed as open but does not exist", k)
+		case !job.damaged && job.state.Terminal():
+			c.problem("job %s is listed as open but is %s", k, job.state)
+		}
+		return nil
+	})
+	for id, job := range c.jobs {
+		if !job.damaged && !job.state.Terminal() && !has(open, []byte(id)) {
+			c.problem("job %s is %s but is not listed as open", id, job.state)
+		}
+	}
+}
+
+// has reports whether a bucket has a key, whose value may be empty.
+func has(b *bbolt.Bucket, key []byte) bool {
+	k, _ := b.Cursor().Seek(key)
+	return bytes.Equal(k, key)
+}
+
+func (c *checker) checkJournal(tx *bbolt.Tx) {
+	journal, byJob := tx.Bucket([]byte(bucketJournal)), tx.Bucket([]byte(bucketJobJournal))
+	head, ok := decodeChainHead(tx.Bucket([]byte(bucketMeta)).Get([]byte(metaJournalHead)))
+	if !ok {
+		c.problem("meta: journal_head has %d bytes", len(head.encode()))
+	}
+	v := verifier{until: head.seq}
+	for more := true; more; {
+		var err error
+		if more, err = v.chunk(journal, journalChunk); err != nil {
+			c.problem("%v", err)
+		}
+	}
+	last, raw := journal.Cursor().Last()
+	if decodeU64(last) != head.seq {
+		c.problem("the journal ends at entry %d, not at %d", decodeU64(last), head.seq)
+	} else if head.seq > 0 {
+		if hash, _ := checkEntry(raw, head.seq, ""); hash != fmt.Sprintf("%x", head.hash) {
+			c.problem("the hash of the newest entry is not the one in meta")
+		}
+	}
+	c.checkEntries(journal, byJob)
+}
+
+// checkEntries compares the journal with the jobs and with bucket job_journal.
+func (c *checker) checkEntries(journal, byJob *bbolt.Bucket) {
+	newest := map[string]jobs.Entry{}
+	oldest, _ := journal.Cursor().First()
+	named := 0
+	_ = journal.ForEach(func(k, raw []byte) error {
+		var e jobs.Entry
+		if json.Unmarshal(raw, &e) != nil {
+			return nil // the chain has told
+		}
+		if e.JobID == "" {
+			return nil
+		}
+		named++
+		if !has(byJob, jobJournalKey(e.JobID, decodeU64(k))) {
+			c.problem("entry %d names job %s but is not in job_journal", e.Seq, e.JobID)
+		}
+		if e.Kind == jobs.EntrySubmitted || e.Kind == jobs.EntryChanged {
+			newest[e.JobID] = jobs.Entry{Seq: e.Seq, Revision: e.Revision, State: e.State}
+		}
+		return nil
+	})
+	_ = byJob.ForEach(func(k, _ []byte) error {
+		id, seq, ok := splitJobJournalKey(k)
+		switch {
+		case !ok:
+			c.problem("job_journal has the odd key %x", k)
+		case seq < decodeU64(oldest): // the entry was dropped
+		case journal.Get(encodeU64(seq)) == nil:
+			c.problem("job_journal lists entry %d of job %s, which does not exist", seq, id)
+		default:
+			named--
+		}
+		return nil
+	})
+	if named < 0 {
+		c.problem("job_journal lists %d entries that name no job or another one", -named)
+	}
+	for id, job := range c.jobs {
+		e, ok := newest[id]
+		switch {
+		case job.damaged || !ok && decodeU64(oldest) > 1:
+		case !ok:
+			c.problem("job %s is not in the journal", id)
+		case e.Revision != job.revision || e.State != job.state:
+			c.problem("job %s is %s at revision %d, but entry %d says %s at revision %d", id, job.state, job.revision, e.Seq, e.State, e.Revision)
+		}
+	}
+}
+
+func (c *checker) checkFiles(tx *bbolt.Tx) {
+	_ = tx.Bucket([]byte(bucketBlobs)).ForEach(func(k, raw []byte) error {
+		var blob jobs.Blob
+		if err := decodeInto(fmt.Sprintf("the record of file sha256:%s", k), raw, &blob); err != nil {
+			c.problem("%v", err)
+		} else if blob.SHA256 != string(k) {
+			c.problem("the record of file sha256:%s is of another file", k)
+		}
+		return nil
+	})
+	_ = tx.Bucket([]byte(bucketProjects)).ForEach(func(k, raw []byte) error {
+		var p jobs.Project
+		if err := decodeInto(fmt.Sprintf("the record of project %s", k), raw, &p); err != nil {
+			c.problem("%v", err)
+		} else if p.Name != string(k) {
+			c.problem("the record of project %s is of another project", k)
+		}
+		return nil
+	})
+}

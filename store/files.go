@@ -1,0 +1,136 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// GetBlob implements jobs.Store.
+func (s *Store) GetBlob(ctx context.Context, sha256 string) (blob jobs.Blob, err error) {
+	err = s.view(ctx, func(tx *bbolt.Tx) error {
+		raw := tx.Bucket([]byte(bucketBlobs)).Get([]byte(sha256))
+		if raw == nil {
+			return jobs.Errorf(jobs.CodeFileNotFound, "there is no file sha256:%s", sha256)
+		}
+		return decodeInto("the record of file sha256:"+sha256, raw, &blob)
+	})
+	return blob, err
+}
+
+// PutBlob implements jobs.Store. Every upload is in the journal.
+func (s *Store) PutBlob(ctx context.Context, blob jobs.Blob) error {
+	if blob.SHA256 == "" || len(blob.Principals) == 0 {
+		return jobs.Errorf(jobs.CodeInternal, "the record of a file needs its digest and a principal")
+	}
+	data, err := json.Marshal(map[string]any{"sha256": blob.SHA256, "size": blob.Size, "media_type": blob.MediaType})
+	if err != nil {
+		return jobs.Errorf(jobs.CodeInternal, "the data of an entry cannot be written as JSON: %w", err)
+	}
+	return s.do(ctx, func(b *batch) (func() error, error) {
+		record := blob
+		record.Principals = slices.Clone(blob.Principals)
+		if record.StoredAt.IsZero() {
+			record.StoredAt = b.now
+		}
+		if raw := b.blobs.Get([]byte(blob.SHA256)); raw != nil {
+			var old jobs.Blob
+			if err := decodeInto("the record of file sha256:"+blob.SHA256, raw, &old); err != nil {
+				return nil, err
+			}
+			if old.Size != blob.Size {
+				return nil, jobs.Errorf(jobs.CodeDigestMismatch, "the file sha256:%s has %d bytes, not %d", blob.SHA256, old.Size, blob.Size)
+			}
+			old.Principals = append(old.Principals, blob.Principals...)
+			record = old
+		}
+		slices.Sort(record.Principals)
+		record.Principals = slices.Compact(record.Principals)
+		raw, err := encodeRecord(record)
+		if err != nil {
+			return nil, err
+		}
+		return b.putWithEntry(b.blobs, blob.SHA256, raw, jobs.Entry{
+			Kind: jobs.EntryFile, Principal: blob.Principals[0], Message: "stored sha256:" + blob.SHA256, Data: data,
+		})
+	})
+}
+
+// PutProject implements jobs.Store. The same project again changes nothing.
+func (s *Store) PutProject(ctx context.Context, p jobs.Project, by string) error {
+	if p.Name == "" || p.Root == "" {
+		return jobs.Errorf(jobs.CodeRequestInvalid, "a project needs a name and a folder")
+	}
+	return s.do(ctx, func(b *batch) (func() error, error) {
+		if raw := b.projects.Get([]byte(p.Name)); raw != nil {
+			var old jobs.Project
+			if err := decodeInto("the record of project "+p.Name, raw, &old); err != nil {
+				return nil, err
+			}
+			if old.Root != p.Root {
+				return nil, jobs.Errorf(jobs.CodeProjectExists, "the project %s is the folder %s", p.Name, old.Root)
+			}
+			return nil, nil
+		}
+		raw, err := encodeRecord(p)
+		if err != nil {
+			return nil, err
+		}
+		return b.putWithEntry(b.projects, p.Name, raw, jobs.Entry{
+			Kind: jobs.EntryProject, Principal: by, Message: "added project " + p.Name, Data: raw,
+		})
+	})
+}
+
+// DeleteProject implements jobs.Store.
+func (s *Store) DeleteProject(ctx context.Context, name, by string) error {
+	return s.do(ctx, func(b *batch) (func() error, error) {
+		if name == "" || b.projects.Get([]byte(name)) == nil {
+			return nil, jobs.Errorf(jobs.CodeProjectNotFound, "there is no project %s", name)
+		}
+		return b.putWithEntry(b.projects, name, nil, jobs.Entry{
+			Kind: jobs.EntryProject, Principal: by, Message: "removed project " + name,
+		})
+	})
+}
+
+// putWithEntry returns a write of one record, or of its removal if raw is nil,
+// together with its entry.
+func (b *batch) putWithEntry(bucket *bbolt.Bucket, key string, raw []byte, e jobs.Entry) (func() error, error) {
+	entry, err := b.seal(e)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		if raw == nil {
+			err = bucket.Delete([]byte(key))
+		} else {
+			err = bucket.Put([]byte(key), raw)
+		}
+		if err != nil {
+			return err
+		}
+		return b.putEntry(entry)
+	}, nil
+}
+
+// Projects implements jobs.Store. A damaged record is left out of the list and
+// reported by Check.
+func (s *Store) Projects(ctx context.Context) (out []jobs.Project, err error) {
+	err = s.view(ctx, func(tx *bbolt.Tx) error {
+		return tx.Bucket([]byte(bucketProjects)).ForEach(func(name, raw []byte) error {
+			var p jobs.Project
+			if err := decodeInto("the record of project "+string(name), raw, &p); err != nil {
+				s.log.Error("a project is left out", "error", err)
+				return nil
+			}
+			out = append(out, p)
+			return nil
+		})
+	})
+	return out, err
+}

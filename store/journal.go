@@ -1,0 +1,226 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// The bounds of what is read of the journal in one transaction. Entries are handed
+// on outside of it, so a slow or curious reader holds nothing up.
+const (
+	journalChunk      = 256
+	journalChunkBytes = 1 << 20
+)
+
+// Append implements jobs.Store.
+func (s *Store) Append(ctx context.Context, e jobs.Entry) error {
+	return s.do(ctx, func(b *batch) (func() error, error) {
+		entry, err := b.seal(e)
+		if err != nil {
+			return nil, err
+		}
+		return func() error { return b.putEntry(entry) }, nil
+	})
+}
+
+// Head implements jobs.Store.
+func (s *Store) Head() uint64 { return s.head.Load() }
+
+// Wait implements jobs.Store.
+func (s *Store) Wait(ctx context.Context, after uint64) error {
+	for {
+		s.mu.Lock()
+		grown, err := s.grown, s.usableLocked()
+		s.mu.Unlock()
+		switch {
+		case err != nil:
+			return err
+		case s.head.Load() > after:
+			return nil
+		}
+		select {
+		case <-grown:
+		case <-s.failed:
+		case <-s.closing:
+		case <-ctx.Done():
+			return contextError(ctx)
+		}
+	}
+}
+
+// rawEntry is a stored entry, copied out of its transaction.
+type rawEntry struct {
+	seq uint64
+	raw []byte // nil: it is missing
+}
+
+func (r rawEntry) decode() (e jobs.Entry, err error) {
+	what := "entry " + strconv.FormatUint(r.seq, 10) + " of the journal"
+	seq := strconv.FormatUint(r.seq, 10)
+	if r.raw == nil {
+		return e, damaged(what, "it is missing").With("seq", seq)
+	}
+	if err := json.Unmarshal(r.raw, &e); err != nil {
+		return e, damaged(what, err.Error()).With("seq", seq)
+	}
+	if e.Seq != r.seq {
+		return e, damaged(what, "it has another seq").With("seq", seq)
+	}
+	return e, nil
+}
+
+// chunk collects entries until it is full.
+type chunk struct {
+	entries []rawEntry
+	bytes   int
+}
+
+func (c *chunk) add(seq uint64, raw []byte) (full bool) {
+	c.entries = append(c.entries, rawEntry{seq, bytes.Clone(raw)})
+	c.bytes += len(raw)
+	return len(c.entries) >= journalChunk || c.bytes >= journalChunkBytes
+}
+
+// Journal implements jobs.Store. It shows the entries up to the head at its start.
+// An entry that is damaged ends it with CodeRecordDamaged and the metadata "seq";
+// the reader may go on behind that.
+func (s *Store) Journal(ctx context.Context, after uint64, limit int, yield func(jobs.Entry) bool) error {
+	until := s.head.Load()
+	if limit > 0 && until > after {
+		until = after + min(until-after, uint64(limit))
+	}
+	for after < until {
+		var c chunk
+		err := s.view(ctx, func(tx *bbolt.Tx) error {
+			cursor := tx.Bucket([]byte(bucketJournal)).Cursor()
+			if first, _ := cursor.First(); first == nil || decodeU64(first) > after+1 {
+				oldest := strconv.FormatUint(decodeU64(first), 10)
+				return jobs.Errorf(jobs.CodeCursorExpired, "the entries behind %d are gone; the oldest is %s", after, oldest).With("oldest", oldest)
+			}
+			want := after + 1
+			for k, raw := cursor.Seek(encodeU64(want)); want <= until; k, raw = cursor.Next() {
+				if k == nil || decodeU64(k) != want {
+					c.add(want, nil)
+					return nil
+				}
+				if c.add(want, raw) {
+					return nil
+				}
+				want++
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, r := range c.entries {
+			e, err := r.decode()
+			if err != nil {
+				return err
+			}
+			if !yield(e) {
+				return nil
+			}
+			after = r.seq
+		}
+	}
+	return nil
+}
+
+// JobJournal implements jobs.Store. Entries that were dropped from the journal are
+// left out.
+func (s *Store) JobJournal(ctx context.Context, jobID string, yield func(jobs.Entry) bool) error {
+	prefix, until := jobJournalPrefix(jobID), s.head.Load()
+	for after, done := uint64(0), false; !done; {
+		var c chunk
+		err := s.view(ctx, func(tx *bbolt.Tx) error {
+			journal := tx.Bucket([]byte(bucketJournal))
+			oldest, _ := journal.Cursor().First()
+			cursor := tx.Bucket([]byte(bucketJobJournal)).Cursor()
+			for k, _ := cursor.Seek(jobJournalKey(jobID, after+1)); bytes.HasPrefix(k, prefix); k, _ = cursor.Next() {
+				seq := decodeU64(k[len(prefix):])
+				if seq > until {
+					break
+				}
+				if seq >= decodeU64(oldest) && c.add(seq, journal.Get(encodeU64(seq))) {
+					return nil
+				}
+			}
+			done = true
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, r := range c.entries {
+			e, err := r.decode()
+			if err != nil {
+				return err
+			}
+			if !yield(e) {
+				return nil
+			}
+			after = r.seq
+		}
+	}
+	return nil
+}
+
+// VerifyJournal implements jobs.Store.
+func (s *Store) VerifyJournal(ctx context.Context) (good uint64, err error) {
+	v := verifier{until: s.head.Load()}
+	for more := true; more; {
+		err := s.view(ctx, func(tx *bbolt.Tx) (err error) {
+			more, err = v.chunk(tx.Bucket([]byte(bucketJournal)), journalChunk)
+			return err
+		})
+		if err != nil {
+			return v.good, err
+		}
+	}
+	return v.good, nil
+}
+
+// verifier walks the hash chain up to an entry. Its zero next is the oldest entry
+// that is kept.
+type verifier struct {
+	next, until uint64
+	prev        string // hash of the entry before next; "" is not known
+	good        uint64
+}
+
+// chunk checks up to n entries and reports whether there are more.
+func (v *verifier) chunk(journal *bbolt.Bucket, n int) (more bool, err error) {
+	c := journal.Cursor()
+	if v.next == 0 {
+		first, _ := c.First()
+		if v.next = max(decodeU64(first), 1); v.next == 1 {
+			v.prev = hex.EncodeToString(make([]byte, len(chainHead{}.hash)))
+		}
+	}
+	for k, raw := c.Seek(encodeU64(v.next)); v.next <= v.until; k, raw = c.Next() {
+		if n == 0 {
+			return true, nil
+		}
+		n--
+		seq := strconv.FormatUint(v.next, 10)
+		if k == nil || decodeU64(k) != v.next {
+			return false, damaged("entry "+seq+" of the journal", "it is missing").With("seq", seq)
+		}
+		hash, problem := checkEntry(raw, v.next, v.prev)
+		if problem != "" {
+			return false, damaged("entry "+seq+" of the journal", problem).With("seq", seq)
+		}
+		v.prev = hash
+		v.good++
+		v.next++
+	}
+	return false, nil
+}

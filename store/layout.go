@@ -1,0 +1,129 @@
+package store
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// The buckets; doc.go draws them.
+const (
+	bucketMeta       = "meta"
+	bucketJobs       = "jobs"
+	bucketKeys       = "keys"
+	bucketOpen       = "open"
+	bucketJournal    = "journal"
+	bucketJobJournal = "job_journal"
+	bucketBlobs      = "blobs"
+	bucketProjects   = "projects"
+)
+
+// buckets lists every bucket.
+func buckets() []string {
+	return []string{
+		bucketMeta, bucketJobs, bucketKeys, bucketOpen,
+		bucketJournal, bucketJobJournal, bucketBlobs, bucketProjects,
+	}
+}
+
+// The keys of bucket meta.
+const (
+	metaSchemaVersion = "schema_version"
+	metaHostID        = "host_id"
+	metaCreatedAt     = "created_at"
+	metaJobSeq        = "job_seq"
+	metaJournalHead   = "journal_head"
+)
+
+const (
+	// keyPlaceVersion is the first byte of every key place; another way of making
+	// places gets another byte.
+	keyPlaceVersion = 1
+	keyNamespace    = "idempotency-key"
+)
+
+// keyPlace says where a key's record lies.
+func keyPlace(key jobs.Key) []byte {
+	h := sha256.New()
+	var size [8]byte
+	for _, text := range []string{keyNamespace, key.Principal, key.Text} {
+		binary.BigEndian.PutUint64(size[:], uint64(len(text)))
+		h.Write(size[:])
+		h.Write([]byte(text))
+	}
+	return h.Sum([]byte{keyPlaceVersion})
+}
+
+func encodeU64(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
+// decodeU64 returns 0 for anything that is not eight bytes.
+func decodeU64(b []byte) uint64 {
+	if len(b) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b)
+}
+
+func jobJournalKey(jobID string, seq uint64) []byte {
+	return binary.BigEndian.AppendUint64(jobJournalPrefix(jobID), seq)
+}
+
+func jobJournalPrefix(jobID string) []byte {
+	key := make([]byte, 0, len(jobID)+9)
+	return append(append(key, jobID...), 0)
+}
+
+// splitJobJournalKey is the inverse of jobJournalKey.
+func splitJobJournalKey(key []byte) (jobID string, seq uint64, ok bool) {
+	i := len(key) - 9
+	if i < 1 || key[i] != 0 || bytes.IndexByte(key[:i], 0) >= 0 {
+		return "", 0, false
+	}
+	return string(key[:i]), binary.BigEndian.Uint64(key[i+1:]), true
+}
+
+// chainHead is the newest link of the journal's hash chain.
+type chainHead struct {
+	seq  uint64
+	hash [sha256.Size]byte // zero before the first entry
+}
+
+func (h chainHead) encode() []byte { return append(encodeU64(h.seq), h.hash[:]...) }
+
+func decodeChainHead(b []byte) (h chainHead, ok bool) {
+	if len(b) != 8+sha256.Size {
+		return h, false
+	}
+	h.seq = binary.BigEndian.Uint64(b)
+	copy(h.hash[:], b[8:])
+	return h, true
+}
+
+const (
+	hostIDLength   = 8
+	hostIDAlphabet = "abcdefghijklmnopqrstuvwxyz234567"
+)
+
+func newHostID() string {
+	var id [hostIDLength]byte
+	_, _ = rand.Read(id[:]) // never fails; see crypto/rand
+	for i, b := range id {
+		id[i] = hostIDAlphabet[int(b)%len(hostIDAlphabet)]
+	}
+	return string(id[:])
+}
+
+func validHostID(id string) bool {
+	if len(id) != hostIDLength {
+		return false
+	}
+	for i := range len(id) {
+		if bytes.IndexByte([]byte(hostIDAlphabet), id[i]) < 0 {
+			return false
+		}
+	}
+	return true
+}

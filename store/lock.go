@@ -1,0 +1,112 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// lockPoll is the time between two tries to get the lock; flock has no wait with a
+// time limit.
+const lockPoll = 20 * time.Millisecond
+
+// holderSuffix names the file beside a store in which the process that has the
+// lock says who it is. It is a remark for people: the lock itself is the truth.
+const holderSuffix = ".holder"
+
+// openLocked opens an existing file and locks it, waiting at most wait. It never
+// creates a file. Whoever closes the file gives the lock back.
+func openLocked(ctx context.Context, path string, flag, how int, wait time.Duration) (*os.File, error) {
+	deadline := time.Now().Add(wait)
+	for {
+		f, err := os.OpenFile(path, flag&^os.O_CREATE, 0)
+		if err != nil {
+			return nil, jobs.Errorf(jobs.CodeStoreFailed, "the store cannot be opened: %w", err).With("path", path)
+		}
+		if err := lockFile(ctx, f, path, how, deadline); err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+		// Another file may have been put there while this one waited.
+		if mine, err := f.Stat(); err == nil {
+			if now, err := os.Stat(path); err == nil && os.SameFile(mine, now) {
+				return f, nil
+			}
+		}
+		_ = f.Close()
+	}
+}
+
+func lockFile(ctx context.Context, f *os.File, path string, how int, deadline time.Time) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case !errors.Is(err, syscall.EWOULDBLOCK):
+			return jobs.Errorf(jobs.CodeStoreFailed, "the store %s cannot be locked: %w", path, err).With("path", path)
+		case !time.Now().Before(deadline):
+			return heldError(f, path)
+		}
+		select {
+		case <-ctx.Done():
+			return contextError(ctx)
+		case <-time.After(min(lockPoll, time.Until(deadline))):
+		}
+	}
+}
+
+// heldError says who holds a store, as far as that can be found.
+func heldError(f *os.File, path string) error {
+	pid, command := lockHolder(f)
+	if pid == 0 {
+		pid, command = readHolder(path)
+	}
+	err := jobs.Errorf(jobs.CodeStoreFailed, "the store %s is in use by %s; stop that process or ask the daemon instead", path, describeHolder(pid, command))
+	if pid != 0 {
+		err.With("pid", strconv.Itoa(pid)).With("command", command)
+	}
+	return err.With("path", path)
+}
+
+func describeHolder(pid int, command string) string {
+	switch {
+	case pid == 0:
+		return "another process, which is unknown"
+	case command == "":
+		return fmt.Sprintf("process %d", pid)
+	default:
+		return fmt.Sprintf("process %d (%s)", pid, command)
+	}
+}
+
+func writeHolder(path string) error {
+	command := strings.ReplaceAll(strings.Join(os.Args, " "), "\n", " ")
+	return os.WriteFile(path+holderSuffix, fmt.Appendf(nil, "%d\n%s\n", os.Getpid(), command), 0o600)
+}
+
+func removeHolder(path string) { _ = os.Remove(path + holderSuffix) }
+
+// readHolder returns what the lock's holder said about itself, or 0 if it said
+// nothing or lives no more.
+func readHolder(path string) (pid int, command string) {
+	raw, err := os.ReadFile(path + holderSuffix)
+	if err != nil {
+		return 0, ""
+	}
+	first, rest, _ := strings.Cut(string(raw), "\n")
+	pid, err = strconv.Atoi(first)
+	if err != nil || pid <= 0 || errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return 0, ""
+	}
+	return pid, strings.TrimSpace(rest)
+}

@@ -1,0 +1,199 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+)
+
+const (
+	pageFlagBranch   = 0x01
+	pageFlagLeaf     = 0x02
+	pageFlagFreelist = 0x10
+
+	leafFlagBucket    = 0x01
+	elementSize       = 16 // of a branch or leaf element
+	bucketHeaderSize  = 16
+	maxTreeDepth      = 64
+	freelistOverflown = 0xFFFF // the real count follows the header
+)
+
+// checkPages walks the page tree of a file by reading, and returns why bbolt must
+// not be let loose on it. bbolt follows every number it finds in the mapped file;
+// a wild one ends the process with a fault.
+func checkPages(f *os.File) []string {
+	info, err := f.Stat()
+	if err != nil {
+		return []string{fmt.Sprintf("the file cannot be read: %v", err)}
+	}
+	head, err := inspectFile(f, info.Size())
+	if err != nil {
+		return []string{err.Error()}
+	}
+	w := pageWalk{f: f, meta: head.current, seen: map[uint64]bool{}}
+	if w.meta.freelist != noFreelist {
+		w.freelist(w.meta.freelist)
+	}
+	w.tree(w.meta.root, 0)
+	return w.problems
+}
+
+type pageWalk struct {
+	f        *os.File
+	meta     metaPage
+	seen     map[uint64]bool
+	problems []string
+}
+
+func (w *pageWalk) problem(format string, args ...any) {
+	if len(w.problems) < maxProblems {
+		w.problems = append(w.problems, fmt.Sprintf(format, args...))
+	}
+}
+
+// page reads a page with its overflow pages.
+func (w *pageWalk) page(id uint64) (flags uint16, count int, b []byte, ok bool) {
+	if id < 2 || id >= w.meta.highWater {
+		w.problem("page %d is outside the file", id)
+		return 0, 0, nil, false
+	}
+	header := make([]byte, pageHeaderSize)
+	if _, err := w.f.ReadAt(header, int64(id)*w.meta.pageSize); err != nil {
+		w.problem("page %d cannot be read: %v", id, err)
+		return 0, 0, nil, false
+	}
+	order := binary.NativeEndian
+	flags, count = order.Uint16(header[8:]), int(order.Uint16(header[10:]))
+	pages := uint64(order.Uint32(header[12:])) + 1
+	if order.Uint64(header) != id || pages > w.meta.highWater-id {
+		w.problem("page %d is damaged: its header says page %d with %d pages", id, order.Uint64(header), pages)
+		return 0, 0, nil, false
+	}
+	for i := id; i < id+pages; i++ {
+		if w.seen[i] {
+			w.problem("page %d is used twice", i)
+			return 0, 0, nil, false
+		}
+		w.seen[i] = true
+	}
+	b = make([]byte, int64(pages)*w.meta.pageSize)
+	if _, err := w.f.ReadAt(b, int64(id)*w.meta.pageSize); err != nil {
+		w.problem("page %d cannot be read: %v", id, err)
+		return 0, 0, nil, false
+	}
+	return flags, count, b, true
+}
+
+func (w *pageWalk) freelist(id uint64) {
+	flags, count, b, ok := w.page(id)
+	if !ok {
+		return
+	}
+	if flags != pageFlagFreelist {
+		w.problem("page %d is to be the free list and is not", id)
+		return
+	}
+	at := uint64(pageHeaderSize)
+	n := uint64(count)
+	if count == freelistOverflown {
+		n = binary.NativeEndian.Uint64(b[at:])
+		at += 8
+	}
+	if n > (uint64(len(b))-at)/8 {
+		w.problem("the free list has %d pages, which do not fit into it", n)
+		return
+	}
+	for i := range n {
+		if free := binary.NativeEndian.Uint64(b[at+8*i:]); free < 2 || free >= w.meta.highWater {
+			w.problem("the free list has page %d, which is outside the file", free)
+		}
+	}
+}
+
+func (w *pageWalk) tree(id uint64, depth int) {
+	flags, count, b, ok := w.page(id)
+	switch {
+	case !ok:
+	case depth > maxTreeDepth:
+		w.problem("page %d lies too deep", id)
+	case flags == pageFlagBranch && count > 0:
+		w.branch(id, b, count, depth)
+	case flags == pageFlagLeaf:
+		w.leaf(fmt.Sprintf("page %d", id), b, count, depth)
+	default:
+		w.problem("page %d is no page of a tree: flags %#x, %d elements", id, flags, count)
+	}
+}
+
+// slice returns n bytes of b from at, or false if they are not all there.
+func slice(b []byte, at, n uint64) ([]byte, bool) {
+	if at > uint64(len(b)) || n > uint64(len(b))-at {
+		return nil, false
+	}
+	return b[at : at+n], true
+}
+
+func (w *pageWalk) branch(id uint64, b []byte, count, depth int) {
+	order := binary.NativeEndian
+	var previous []byte
+	for i := range count {
+		at := uint64(pageHeaderSize + i*elementSize)
+		e, ok := slice(b, at, elementSize)
+		if !ok {
+			w.problem("page %d ends before its element %d", id, i)
+			return
+		}
+		key, ok := slice(b, at+uint64(order.Uint32(e)), uint64(order.Uint32(e[4:])))
+		if !ok || i > 0 && bytes.Compare(previous, key) >= 0 {
+			w.problem("page %d: element %d is damaged", id, i)
+			return
+		}
+		previous = key
+		w.tree(order.Uint64(e[8:]), depth+1)
+	}
+}
+
+func (w *pageWalk) leaf(name string, b []byte, count, depth int) {
+	order := binary.NativeEndian
+	var previous []byte
+	for i := range count {
+		at := uint64(pageHeaderSize + i*elementSize)
+		e, ok := slice(b, at, elementSize)
+		if !ok {
+			w.problem("%s ends before its element %d", name, i)
+			return
+		}
+		keyAt, keyLen := at+uint64(order.Uint32(e[4:])), uint64(order.Uint32(e[8:]))
+		key, ok1 := slice(b, keyAt, keyLen)
+		value, ok2 := slice(b, keyAt+keyLen, uint64(order.Uint32(e[12:])))
+		if !ok1 || !ok2 || i > 0 && bytes.Compare(previous, key) >= 0 {
+			w.problem("%s: element %d is damaged", name, i)
+			return
+		}
+		previous = key
+		if order.Uint32(e)&leafFlagBucket != 0 {
+			w.bucket(fmt.Sprintf("bucket %q", key), value, depth)
+		}
+	}
+}
+
+// bucket follows a bucket's value: the page of its root, or, when that is 0, a
+// whole leaf page that lies behind its header.
+func (w *pageWalk) bucket(name string, value []byte, depth int) {
+	if len(value) < bucketHeaderSize {
+		w.problem("%s is damaged", name)
+		return
+	}
+	order := binary.NativeEndian
+	if root := order.Uint64(value); root != 0 {
+		w.tree(root, depth+1)
+		return
+	}
+	inline := value[bucketHeaderSize:]
+	if len(inline) < pageHeaderSize || order.Uint16(inline[8:]) != pageFlagLeaf || depth > maxTreeDepth {
+		w.problem("%s is damaged", name)
+		return
+	}
+	w.leaf(name, inline, int(order.Uint16(inline[10:])), depth+1)
+}

@@ -1,0 +1,336 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// DefaultLockWait is how long Open waits for a store that another process holds.
+const DefaultLockWait = 5 * time.Second
+
+const (
+	// mapSize is mapped at once, so that a growing store seldom has to wait until
+	// all readers are done before it can be mapped anew. It takes addresses, not
+	// memory.
+	mapSize = 256 << 20
+	// fillAppended is how full pages get in a bucket whose keys only ever grow.
+	fillAppended = 0.95
+)
+
+// Options say where a store is and what it uses.
+type Options struct {
+	Path     string           // of the file; its folder must exist
+	LockWait time.Duration    // 0: DefaultLockWait; negative: do not wait
+	Now      func() time.Time // nil: time.Now
+	Logger   *slog.Logger     // nil: nothing is logged
+}
+
+func (o Options) withDefaults() Options {
+	if o.LockWait == 0 {
+		o.LockWait = DefaultLockWait
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Store is a jobs.Store in one file.
+type Store struct {
+	path   string
+	file   *os.File // bbolt's own descriptor
+	db     *bbolt.DB
+	log    *slog.Logger
+	now    func() time.Time
+	hostID string
+	cache  *cache
+
+	// gate keeps readers from beginning while a commit is on its way: bbolt writes
+	// its meta page into the mapped file before it flushes it, so a read begun
+	// between the two would show a write that a power cut can still undo. The
+	// writer holds it around the commit and the publication of what it committed;
+	// a reader holds the read side only while it begins.
+	gate sync.RWMutex
+
+	mu      sync.Mutex
+	pending []*operation  // not yet taken by the writer
+	closed  bool          // Close was called
+	failure error         // why the store failed, once it has
+	grown   chan struct{} // closed and replaced when head grows
+	head    atomic.Uint64 // seq of the newest committed entry
+
+	wake    chan struct{} // tells the writer that something is pending
+	closing chan struct{} // closed by Close
+	failed  chan struct{} // closed when the store fails
+	done    chan struct{} // closed when the writer has ended
+
+	// Of the writer only: what is committed.
+	jobSeq uint64
+	chain  chainHead
+	wedged bool // a panic inside a commit left bbolt's locks held
+
+	// committed, if set, runs inside the gate after each commit. Tests stop there.
+	committed func()
+}
+
+var _ jobs.Store = (*Store)(nil)
+
+// Open opens the store of a path and locks it, or makes it if there is no file. It
+// never changes a file that it cannot understand: a damaged file, a file of
+// something else and a store of a newer macexec are refused as they are.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	o = o.withDefaults()
+	if _, err := os.Lstat(o.Path); errors.Is(err, fs.ErrNotExist) {
+		if err := create(o.Path, o.Now()); err != nil {
+			return nil, jobs.Errorf(jobs.CodeStoreFailed, "the store %s cannot be made: %v", o.Path, err).With("path", o.Path)
+		}
+	}
+	file, err := openLocked(ctx, o.Path, os.O_RDWR, syscall.LOCK_EX, o.LockWait)
+	if err != nil {
+		return nil, err
+	}
+	db, err := openBolt(file, false)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		path: o.Path, file: file, db: db, log: o.Logger, now: o.Now, cache: newCache(),
+		grown: make(chan struct{}), wake: make(chan struct{}, 1), closing: make(chan struct{}),
+		failed: make(chan struct{}), done: make(chan struct{}),
+	}
+	err = migrate(s.path, db, migrations(), s.log)
+	if err == nil {
+		err = s.load()
+	}
+	if err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	if err := writeHolder(s.path); err != nil {
+		s.log.Warn("the store's holder file cannot be written", "path", s.path, "error", err)
+	}
+	go s.writer()
+	return s, nil
+}
+
+// openBolt gives a locked file to bbolt, which closes it in the end. A file that
+// bbolt would stumble over is refused first.
+func openBolt(file *os.File, readOnly bool) (*bbolt.DB, error) {
+	path := file.Name()
+	refuse := func(why error) (*bbolt.DB, error) {
+		_ = file.Close()
+		return nil, jobs.Errorf(jobs.CodeStoreFailed,
+			"the store %s is damaged or is no store, and is left as it is: %v; restore a backup or move it away", path, why).With("path", path)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return refuse(err)
+	}
+	if !info.Mode().IsRegular() {
+		return refuse(errors.New("it is not a regular file"))
+	}
+	if _, err := inspectFile(file, info.Size()); err != nil {
+		return refuse(err)
+	}
+	var db *bbolt.DB
+	err = guarded(func() (err error) {
+		db, err = bbolt.Open(path, 0o600, &bbolt.Options{
+			ReadOnly:        readOnly,
+			FreelistType:    bbolt.FreelistMapType,
+			InitialMmapSize: mapSize,
+			NoStatistics:    true,
+			OpenFile:        func(string, int, os.FileMode) (*os.File, error) { return file, nil },
+		})
+		return err
+	})
+	if err != nil {
+		return refuse(err)
+	}
+	return db, nil
+}
+
+// create makes a new store under another name and links it to its path when it is
+// whole and on disk, so that an empty or half-made file at the path always means
+// damage. Another process that was quicker wins.
+func create(path string, now time.Time) error {
+	dir := filepath.Dir(path)
+	temp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name())
+	if err := temp.Close(); err != nil {
+		return err
+	}
+	db, err := bbolt.Open(temp.Name(), 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error { return writeFirstSchema(tx, now) })
+	if err := errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(temp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncFolder(dir)
+}
+
+func syncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// load reads what the writer continues from.
+func (s *Store) load() error {
+	err := guarded(func() error {
+		return s.db.View(func(tx *bbolt.Tx) error {
+			for _, name := range buckets() {
+				if tx.Bucket([]byte(name)) == nil {
+					return fmt.Errorf("it has no bucket %s", name)
+				}
+			}
+			meta := tx.Bucket([]byte(bucketMeta))
+			if s.hostID = string(meta.Get([]byte(metaHostID))); !validHostID(s.hostID) {
+				return fmt.Errorf("its host id %q is not possible", s.hostID)
+			}
+			s.jobSeq = decodeU64(meta.Get([]byte(metaJobSeq)))
+			var ok bool
+			if s.chain, ok = decodeChainHead(meta.Get([]byte(metaJournalHead))); !ok {
+				return errors.New("it does not say where its journal ends")
+			}
+			last, _ := tx.Bucket([]byte(bucketJournal)).Cursor().Last()
+			if decodeU64(last) != s.chain.seq {
+				return fmt.Errorf("its journal ends at entry %d and not at %d", decodeU64(last), s.chain.seq)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return jobs.Errorf(jobs.CodeStoreFailed, "the store %s is damaged and is left as it is: %v; restore a backup or move it away", s.path, err).With("path", s.path)
+	}
+	s.head.Store(s.chain.seq)
+	return nil
+}
+
+// Close ends the store after what was already given to it is written.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		<-s.done
+		return nil
+	}
+	s.closed = true
+	close(s.closing)
+	s.mu.Unlock()
+	<-s.done
+	removeHolder(s.path)
+	if s.wedged {
+		return s.file.Close() // bbolt's own Close would wait for ever
+	}
+	if err := s.db.Close(); err != nil {
+		return jobs.Errorf(jobs.CodeStoreFailed, "the store %s did not close cleanly: %v", s.path, err)
+	}
+	return nil
+}
+
+// HostID implements jobs.Store.
+func (s *Store) HostID() string { return s.hostID }
+
+// Failed implements jobs.Store.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// usable returns why nothing can be asked of the store, or nil.
+func (s *Store) usable() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.usableLocked()
+}
+
+func (s *Store) usableLocked() error {
+	switch {
+	case s.failure != nil:
+		return errFailed(s.failure)
+	case s.closed:
+		return errClosed()
+	}
+	return nil
+}
+
+// fail marks the store as failed.
+func (s *Store) fail(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure != nil {
+		return
+	}
+	s.failure = errors.New(why.Error()) // no error of bbolt's leaves
+	s.log.Error("the store failed; the daemon must stop", "path", s.path, "error", why)
+	close(s.failed)
+}
+
+// view runs fn in a read transaction that shows only what is on stable storage.
+// fn is to be short: an open read keeps old pages from being used again.
+func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	s.gate.RLock()
+	tx, err := s.beginRead()
+	s.gate.RUnlock()
+	if err != nil {
+		return err
+	}
+	return s.read(tx, fn)
+}
+
+// beginRead needs the gate's read side.
+func (s *Store) beginRead() (*bbolt.Tx, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	tx, err := s.db.Begin(false)
+	if err != nil {
+		return nil, errClosed() // nothing else stops a read from beginning
+	}
+	return tx, nil
+}
+
+func (s *Store) read(tx *bbolt.Tx, fn func(*bbolt.Tx) error) error {
+	defer func() { _ = tx.Rollback() }()
+	return guarded(func() error { return fn(tx) })
+}
+
+// guarded runs fn and makes an error of a panic or of a fault on mapped memory,
+// which is how bbolt meets a damaged page or a disk that cannot be read.
+func guarded(fn func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = damaged("a page of the store", fmt.Sprint(p))
+		}
+	}()
+	return fn()
+}

@@ -1,0 +1,149 @@
+package store
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// Submit implements jobs.Store.
+func (s *Store) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted, error) {
+	p, err := prepare(sub)
+	if err != nil {
+		return jobs.Submitted{}, err
+	}
+	var (
+		outcome jobs.SubmitOutcome
+		record  jobs.KeyRecord
+		snap    *snapshot
+	)
+	err = s.do(ctx, func(b *batch) (write func() error, err error) {
+		outcome, record, snap, write, err = b.submit(p)
+		return write, err
+	})
+	if err != nil {
+		return jobs.Submitted{}, err
+	}
+	out := jobs.Submitted{Outcome: outcome, Key: record}
+	if snap != nil {
+		out.Job, err = snap.decoded()
+	}
+	return out, err
+}
+
+// prepared is a submission with everything done that needs no transaction.
+type prepared struct {
+	jobs.Submission
+	place []byte
+	raw   []byte // of the job, without its seq; nil: only look
+}
+
+func prepare(sub jobs.Submission) (prepared, error) {
+	p := prepared{Submission: sub, place: keyPlace(sub.Key)}
+	p.Entry.Principal = cmp.Or(p.Entry.Principal, sub.Key.Principal)
+	if sub.Key.Text == "" || sub.Fingerprint == "" {
+		return p, jobs.Errorf(jobs.CodeInternal, "a submission needs a key and a fingerprint")
+	}
+	j := sub.Job
+	if j == nil {
+		return p, nil
+	}
+	switch {
+	case j.ID == "" || j.State == "":
+		return p, jobs.Errorf(jobs.CodeInternal, "a job that is to be stored needs an id and a state")
+	case j.Principal != sub.Key.Principal || j.Key != sub.Key.Text || j.Fingerprint != sub.Fingerprint:
+		return p, jobs.Errorf(jobs.CodeInternal, "job %s is not the job of its submission", j.ID).WithJob(j.ID)
+	}
+	var err error
+	p.raw, err = encodeNewJob(*j)
+	return p, err
+}
+
+func (b *batch) submit(p prepared) (outcome jobs.SubmitOutcome, record jobs.KeyRecord, snap *snapshot, write func() error, err error) {
+	if raw := b.keys.Get(p.place); raw != nil {
+		if err = decodeInto("the record of a key", raw, &record); err != nil {
+			return
+		}
+		outcome, snap, write, err = b.resubmit(p, record)
+		return
+	}
+	if p.raw == nil {
+		outcome = jobs.SubmitFree
+		return
+	}
+	if b.jobs.Get([]byte(p.Job.ID)) != nil {
+		err = jobs.Errorf(jobs.CodeInternal, "there is already a job %s", p.Job.ID).WithJob(p.Job.ID)
+		return
+	}
+	outcome = jobs.SubmitAccepted
+	record = jobs.KeyRecord{Key: p.Key, Kind: jobs.KeyJob, Fingerprint: p.Fingerprint, JobID: p.Job.ID, CreatedAt: b.now}
+	seq := b.jobSeq + 1
+	snap = &snapshot{id: p.Job.ID, raw: withSeq(p.raw, seq)}
+	keyRaw, err := encodeRecord(record)
+	if err != nil {
+		return
+	}
+	e := p.Entry
+	e.Kind = jobs.EntrySubmitted
+	describe(&e, p.Job)
+	e.Revision = 1
+	entry, err := b.seal(e)
+	if err != nil {
+		return
+	}
+	write = func() error {
+		if err := b.putJob(snap, p.Job.State.Terminal()); err != nil {
+			return err
+		}
+		if err := b.keys.Put(p.place, keyRaw); err != nil {
+			return err
+		}
+		b.jobSeq = seq
+		return b.putEntry(entry)
+	}
+	return
+}
+
+// resubmit answers a submission whose key is used. Every one of them is in the
+// journal.
+func (b *batch) resubmit(p prepared, record jobs.KeyRecord) (outcome jobs.SubmitOutcome, snap *snapshot, write func() error, err error) {
+	e := p.Entry
+	e.Kind, e.JobID = jobs.EntryConflict, record.JobID
+	same := record.Fingerprint == p.Fingerprint
+	switch record.Kind {
+	case jobs.KeyJob:
+		outcome = jobs.SubmitConflict
+		if snap, err = b.snapshot(record.JobID); err != nil {
+			return outcome, nil, nil, damaged("the job of a used key", err.Error()).WithJob(record.JobID)
+		}
+		job, err := snap.decoded()
+		if err != nil {
+			return outcome, nil, nil, err
+		}
+		if same {
+			outcome, e.Kind = jobs.SubmitReplayed, jobs.EntryReplayed
+			describe(&e, job)
+		}
+	case jobs.KeyTombstone:
+		outcome = jobs.SubmitExpired
+		if same {
+			e.Kind = jobs.EntryReplayed
+		}
+	case jobs.KeyFence:
+		outcome = jobs.SubmitFenced
+	default:
+		return outcome, nil, nil, damaged("the record of a key", "it is of the kind "+string(record.Kind))
+	}
+	entry, err := b.seal(e)
+	if err != nil {
+		return outcome, nil, nil, err
+	}
+	return outcome, snap, func() error { return b.putEntry(entry) }, nil
+}
+
+// describe says in an entry what a job is.
+func describe(e *jobs.Entry, j *jobs.Job) {
+	e.JobID, e.Revision, e.State, e.Phase = j.ID, j.Revision, j.State, j.Phase
+	e.EndReason, e.SideEffect = j.EndReason, j.SideEffect
+}

@@ -1,0 +1,348 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// maxBatch bounds how many operations share one commit, so that none waits for an
+// endless one.
+const maxBatch = 1024
+
+// operation is one write, on its way through the writer.
+type operation struct {
+	// check looks at everything that could refuse the operation and returns the
+	// function that writes it, which then cannot be refused any more. A nil function
+	// means that there is nothing to write. It may run again if nothing of its first
+	// run was done.
+	check func(*batch) (write func() error, err error)
+
+	err   error
+	taken bool          // by the writer; guarded by Store.mu
+	done  chan struct{} // closed when err is final
+}
+
+// do gives an operation to the writer and waits until its outcome is known. If ctx
+// ends before the writer has taken it, nothing is done; afterwards the commit
+// decides, not the caller's patience.
+func (s *Store) do(ctx context.Context, check func(*batch) (func() error, error)) error {
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	op := &operation{check: check, done: make(chan struct{})}
+	s.mu.Lock()
+	if err := s.usableLocked(); err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	s.pending = append(s.pending, op)
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default: // the writer is already told
+	}
+
+	select {
+	case <-op.done:
+		return op.err
+	case <-ctx.Done():
+	}
+	if s.withdraw(op) {
+		return contextError(ctx)
+	}
+	<-op.done
+	return op.err
+}
+
+// withdraw takes back an operation that the writer has not taken.
+func (s *Store) withdraw(op *operation) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if op.taken {
+		return false
+	}
+	for i, p := range s.pending {
+		if p == op {
+			s.pending = append(s.pending[:i], s.pending[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// take returns what is pending, at most maxBatch operations, and whether more may
+// come. It empties the queue before it says that no more will.
+func (s *Store) take() (ops []*operation, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(s.pending), maxBatch)
+	ops = s.pending[:n:n]
+	s.pending = s.pending[n:]
+	if len(s.pending) == 0 {
+		s.pending = nil
+	}
+	for _, op := range ops {
+		op.taken = true
+	}
+	return ops, n > 0 || !s.closed
+}
+
+// writer is the one goroutine that writes. It ends when the store is closed and
+// the queue is empty.
+func (s *Store) writer() {
+	defer close(s.done)
+	debug.SetPanicOnFault(true)
+	for {
+		ops, more := s.take()
+		switch {
+		case len(ops) > 0:
+			s.run(ops)
+		case !more:
+			return
+		default:
+			select {
+			case <-s.wake:
+			case <-s.closing:
+			}
+		}
+	}
+}
+
+// run carries operations out and answers them. If one of them stumbles while it
+// writes, the others must not suffer: nothing of the batch is kept, and each gets
+// a transaction of its own.
+func (s *Store) run(ops []*operation) {
+	if !s.attempt(ops) && len(ops) > 1 {
+		for i := range ops {
+			s.attempt(ops[i : i+1])
+		}
+	}
+	for _, op := range ops {
+		close(op.done)
+	}
+}
+
+// attempt runs operations in one transaction and sets their errors. It returns
+// false if it gave the transaction up, so that nothing was done.
+func (s *Store) attempt(ops []*operation) bool {
+	s.mu.Lock()
+	failure := s.failure
+	s.mu.Unlock()
+	if failure != nil {
+		setErrors(ops, errFailed(failure))
+		return true
+	}
+	var b *batch
+	if err := guarded(func() (err error) { b, err = s.begin(); return err }); err != nil {
+		s.wedged = true
+		s.fail(err)
+		setErrors(ops, errFailed(err))
+		return true
+	}
+	for _, op := range ops {
+		var write func() error
+		op.err = guarded(func() (err error) { write, err = op.check(b); return err })
+		if op.err != nil || write == nil {
+			continue
+		}
+		b.dirty = true
+		if err := guarded(write); err != nil {
+			s.giveUp(b, ops, err)
+			return false
+		}
+	}
+	if !b.dirty {
+		s.rollback(b)
+		return true
+	}
+	if err := guarded(b.finish); err != nil {
+		s.giveUp(b, ops, err)
+		return false
+	}
+	s.commit(b, ops)
+	return true
+}
+
+func setErrors(ops []*operation, err error) {
+	for _, op := range ops {
+		op.err = err
+	}
+}
+
+// giveUp drops a transaction of which nothing has reached the file.
+func (s *Store) giveUp(b *batch, ops []*operation, why error) {
+	s.log.Error("a write was given up", "operations", len(ops), "error", why)
+	setErrors(ops, jobs.Errorf(jobs.CodeRecordDamaged, "nothing was written, since a part of the store is damaged: %v", why))
+	s.rollback(b)
+}
+
+func (s *Store) rollback(b *batch) {
+	if err := guarded(b.tx.Rollback); err != nil {
+		s.wedged = true
+		s.fail(fmt.Errorf("a transaction could not be given up: %w", err))
+	}
+}
+
+// commit makes a batch durable and publishes it, or finds out what became of it.
+func (s *Store) commit(b *batch, ops []*operation) {
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	txid := uint64(b.tx.ID())
+	panicked := true
+	err := guarded(func() error {
+		err := b.tx.Commit()
+		panicked = false
+		return err
+	})
+	if s.committed != nil {
+		s.committed()
+	}
+	switch {
+	case err == nil:
+		s.publish(b)
+	case !panicked && isNoSpace(err) && s.notDone(txid):
+		s.log.Error("the disk is full; a write was not done", "operations", len(ops), "error", err)
+		// Also what was refused may have been refused because of a write of this batch.
+		setErrors(ops, jobs.Errorf(jobs.CodeDiskFull, "nothing was written, since the disk of the store is full"))
+	default:
+		s.wedged = panicked
+		s.fail(err)
+		setErrors(ops, jobs.Errorf(jobs.CodeCommitUnknown, "the store cannot tell whether the write is durable: %v", err))
+	}
+}
+
+// notDone proves that nothing of a failed commit can ever be seen: both meta pages
+// in the file are whole and of earlier transactions. Whatever else was written
+// lies in pages that no meta page leads to.
+func (s *Store) notDone(txid uint64) bool {
+	info, err := s.file.Stat()
+	if err != nil {
+		return false
+	}
+	head, err := inspectFile(s.file, info.Size())
+	return err == nil && head.both && head.current.txid == txid-1
+}
+
+// publish makes a committed batch visible. The writer holds the gate.
+func (s *Store) publish(b *batch) {
+	for _, snap := range b.fresh {
+		s.cache.put(snap)
+	}
+	s.jobSeq, s.chain = b.jobSeq, b.chain
+	if s.head.Swap(b.chain.seq) == b.chain.seq {
+		return
+	}
+	s.mu.Lock()
+	close(s.grown)
+	s.grown = make(chan struct{})
+	s.mu.Unlock()
+}
+
+// batch is one transaction of the writer. Operations see what those before them in
+// the same batch wrote.
+type batch struct {
+	s     *Store
+	tx    *bbolt.Tx
+	now   time.Time
+	dirty bool // something was written
+
+	jobs, keys, open, journal, jobJournal, blobs, projects *bbolt.Bucket
+
+	jobSeq uint64
+	chain  chainHead
+	fresh  map[string]*snapshot // jobs written in this batch
+}
+
+func (s *Store) begin() (*batch, error) {
+	tx, err := s.db.Begin(true)
+	if err != nil {
+		return nil, fmt.Errorf("no write can begin: %v", err)
+	}
+	b := &batch{
+		s: s, tx: tx, now: s.now().UTC(), jobSeq: s.jobSeq, chain: s.chain,
+		fresh: map[string]*snapshot{},
+	}
+	for name, bucket := range map[string]**bbolt.Bucket{
+		bucketJobs: &b.jobs, bucketKeys: &b.keys, bucketOpen: &b.open, bucketJournal: &b.journal,
+		bucketJobJournal: &b.jobJournal, bucketBlobs: &b.blobs, bucketProjects: &b.projects,
+	} {
+		*bucket = tx.Bucket([]byte(name))
+	}
+	b.journal.FillPercent = fillAppended
+	return b, nil
+}
+
+// finish writes what belongs to the batch as a whole.
+func (b *batch) finish() error {
+	meta := b.tx.Bucket([]byte(bucketMeta))
+	return errors.Join(
+		meta.Put([]byte(metaJobSeq), encodeU64(b.jobSeq)),
+		meta.Put([]byte(metaJournalHead), b.chain.encode()),
+	)
+}
+
+// snapshot returns a job as it is after the operations before.
+func (b *batch) snapshot(id string) (*snapshot, error) {
+	if snap := b.fresh[id]; snap != nil {
+		return snap, nil
+	}
+	if snap := b.s.cache.get(id); snap != nil {
+		return snap, nil
+	}
+	raw := b.jobs.Get([]byte(id))
+	if raw == nil {
+		return nil, jobNotFound(id)
+	}
+	snap := &snapshot{id: id, raw: append([]byte(nil), raw...)}
+	b.s.cache.put(snap) // nothing in this batch has changed it, so it is committed
+	return snap, nil
+}
+
+// putJob stores a job's record and keeps bucket open exact.
+func (b *batch) putJob(snap *snapshot, terminal bool) error {
+	id := []byte(snap.id)
+	if err := b.jobs.Put(id, snap.raw); err != nil {
+		return err
+	}
+	b.fresh[snap.id] = snap
+	if terminal {
+		return b.open.Delete(id)
+	}
+	return b.open.Put(id, nil)
+}
+
+// sealed is an entry that is ready to be the next one of the journal.
+type sealed struct {
+	seq   uint64
+	jobID string
+	raw   []byte
+	head  chainHead
+}
+
+// seal prepares an entry as the next one; it changes nothing.
+func (b *batch) seal(e jobs.Entry) (sealed, error) {
+	if e.At.IsZero() {
+		e.At = b.now
+	}
+	raw, head, err := sealEntry(&e, b.chain)
+	return sealed{seq: e.Seq, jobID: e.JobID, raw: raw, head: head}, err
+}
+
+// putEntry appends a prepared entry.
+func (b *batch) putEntry(e sealed) error {
+	if err := b.journal.Put(encodeU64(e.seq), e.raw); err != nil {
+		return err
+	}
+	b.chain = e.head
+	if e.jobID == "" {
+		return nil
+	}
+	return b.jobJournal.Put(jobJournalKey(e.jobID, e.seq), nil)
+}
