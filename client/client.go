@@ -1,0 +1,118 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
+)
+
+// Client is a connection to one daemon. The generated clients return *Error like
+// everything else here, but do not repeat anything; the methods do. It is safe for
+// concurrent use.
+type Client struct {
+	Tools   macexecv1.ToolServiceClient
+	Jobs    macexecv1.JobServiceClient
+	Files   macexecv1.FileServiceClient
+	Journal macexecv1.JournalServiceClient
+	Host    macexecv1.HostServiceClient
+
+	address  string
+	patience time.Duration
+	conn     *grpc.ClientConn
+}
+
+// An Option changes how a Client works.
+type Option func(*Client)
+
+// Patience sets how long a request that may be repeated goes on without any answer
+// before it is given up; 30 seconds without this option.
+func Patience(d time.Duration) Option { return func(c *Client) { c.patience = d } }
+
+// Dial makes a client for the daemon at an address: "unix:" and the path of its
+// socket, or the path alone. It does not connect yet, so a daemon that is not there
+// shows in the first request.
+func Dial(address string, options ...Option) (*Client, error) {
+	path := strings.TrimPrefix(address, "unix:")
+	if path == address && !strings.ContainsRune(path, filepath.Separator) {
+		return nil, fmt.Errorf("%q is no address of a daemon: it must be unix: and the path of a socket", address)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("the address %q: %w", address, err)
+	}
+	c := &Client{address: "unix:" + path, patience: 30 * time.Second}
+	for _, o := range options {
+		o(c)
+	}
+	// The socket's own permissions and the peer's credentials protect the connection.
+	c.conn, err = grpc.NewClient("unix:"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithStatsHandler(sentHandler{}),
+		grpc.WithUnaryInterceptor(unaryErrors),
+		grpc.WithStreamInterceptor(streamErrors),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("the address %q: %w", address, err)
+	}
+	c.Tools = macexecv1.NewToolServiceClient(c.conn)
+	c.Jobs = macexecv1.NewJobServiceClient(c.conn)
+	c.Files = macexecv1.NewFileServiceClient(c.conn)
+	c.Journal = macexecv1.NewJournalServiceClient(c.conn)
+	c.Host = macexecv1.NewHostServiceClient(c.conn)
+	return c, nil
+}
+
+// Address returns where the daemon is reached, as Dial understands it.
+func (c *Client) Address() string { return c.address }
+
+// Close ends the connection and everything that uses it.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// NewKey makes an idempotency key that nobody else makes.
+func NewKey() string { return "mx-" + strings.ToLower(rand.Text()) }
+
+// repeat calls try until it gives no error, or one that another try cannot mend,
+// or nothing has been achieved for c.patience. try says whether it achieved
+// something. wanted says which errors to try again.
+func (c *Client) repeat(ctx context.Context, try func() (achieved bool, err error), wanted func(*Error) bool) error {
+	const shortest, longest = 50 * time.Millisecond, time.Second
+	pause, since := shortest, time.Now()
+	for {
+		achieved, err := try()
+		if err == nil {
+			return nil
+		}
+		e, ok := errors.AsType[*Error](err)
+		if !ok || ctx.Err() != nil || !wanted(e) {
+			return err
+		}
+		if achieved {
+			pause, since = shortest, time.Now()
+		}
+		if time.Since(since)+pause > c.patience {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, longest)
+	}
+}
