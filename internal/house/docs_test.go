@@ -375,6 +375,52 @@ func (f field) rows(b *strings.Builder, prefix string) {
 	}
 }
 
+// TestManifestPageNamesEveryField holds that nothing can be written in a manifest
+// that the page about manifests does not speak of.
+func TestManifestPageNamesEveryField(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(root, "docs", "manifests.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(root, "schemas", "manifest.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema any
+	if err := json.Unmarshal(data, &schema); err != nil {
+		t.Fatal(err)
+	}
+	fields := map[string]bool{}
+	var collect func(node any)
+	collect = func(node any) {
+		switch node := node.(type) {
+		case map[string]any:
+			if properties, ok := node["properties"].(map[string]any); ok {
+				for name := range properties {
+					fields[name] = true
+				}
+			}
+			for _, child := range node {
+				collect(child)
+			}
+		case []any:
+			for _, child := range node {
+				collect(child)
+			}
+		}
+	}
+	collect(schema)
+	if len(fields) == 0 {
+		t.Fatal("the schema has no field")
+	}
+	for name := range fields {
+		if !regexp.MustCompile(`\b` + name + `\b`).Match(page) {
+			t.Errorf("docs/manifests.md does not speak of the field %s", name)
+		}
+	}
+}
+
 // TestLinksAndTargetsExist holds that a page sends nobody to a file or to a make
 // target that is not there.
 func TestLinksAndTargetsExist(t *testing.T) {
