@@ -1,0 +1,353 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+)
+
+// Outcome is what became of a step.
+type Outcome string
+
+// The outcomes. All but Unfinished and Unproven are final and proved.
+const (
+	// Done: the change is made and durable.
+	Done Outcome = "done"
+	// Taken (create): something else is at the destination; nothing was changed.
+	Taken Outcome = "taken"
+	// Changed (replace, remove): the file is not the one that was agreed on, or is
+	// gone. It is where it was; if the result names a Trash path, it could not be put
+	// back, since its name had been taken meanwhile, and lies there unharmed.
+	Changed Outcome = "changed"
+	// Refused: the system would not do it; nothing was changed.
+	Refused Outcome = "refused"
+	// Unfinished: an error or the context came in between. Call Carry again: it goes
+	// on from wherever the step stands.
+	Unfinished Outcome = "unfinished"
+	// Unproven: somebody else moved things so that it cannot be told whether the
+	// change was made.
+	Unproven Outcome = "unproven"
+)
+
+// Result is how a step stands after Carry.
+type Result struct {
+	Outcome Outcome
+	Err     error  // why it is not Done
+	Trash   string // where the old file is, inside the project, if it was moved there
+}
+
+// maxMoves bounds how often a step looks again. Each look makes one change, and the
+// longest way has six; more means that somebody else is changing the same names.
+const maxMoves = 16
+
+// Carry makes a placed step's change. It decides by what is there (the hidden name,
+// the destination and the trash, known by device, inode and digest), so that after
+// a crash at any point it finishes what was begun and never does it twice.
+func Carry(ctx context.Context, step Step) Result {
+	if step.Device == 0 && step.Inode == 0 {
+		return Result{Outcome: Refused, Err: fmt.Errorf("%q: the step was not placed", step.Path)}
+	}
+	c, err := open(step)
+	switch {
+	case errors.Is(err, errStep):
+		return Result{Outcome: Refused, Err: err}
+	case errors.Is(err, fs.ErrNotExist):
+		// The folder went away, and what was placed in it.
+		return Result{Outcome: Unproven, Err: err}
+	case err != nil:
+		return Result{Outcome: Unfinished, Err: err}
+	}
+	defer c.close()
+	for range maxMoves {
+		res, err := c.advance(ctx)
+		if err != nil {
+			return Result{Outcome: Unfinished, Err: err}
+		}
+		if res.Outcome != "" {
+			return res
+		}
+	}
+	return Result{Outcome: Unfinished, Err: fmt.Errorf("%q does not hold still", step.Path)}
+}
+
+// advance looks at what is there and makes one change towards the end, or says that
+// the end is reached. A crash may come before or after any change. An error that a
+// change gave is believed only when the next look shows that it was not made.
+func (c *carrier) advance(ctx context.Context) (Result, error) {
+	dest, isDest, err := c.dir.lstat(c.dest)
+	if err != nil {
+		return Result{}, err
+	}
+	if c.step.Verb == Remove {
+		return c.advanceRemove(ctx, dest, isDest)
+	}
+	temp, isTemp, err := c.dir.lstat(c.temp)
+	if err != nil {
+		return Result{}, err
+	}
+	if !isTemp {
+		return c.afterMove(ctx, isDest)
+	}
+	tempOurs, err := c.isOurs(ctx, c.dir, c.temp, temp)
+	if err != nil {
+		return Result{}, err
+	}
+	destOurs := false
+	if isDest {
+		if destOurs, err = c.isOurs(ctx, c.dir, c.dest, dest); err != nil {
+			return Result{}, err
+		}
+	}
+	switch {
+	case tempOurs && destOurs:
+		// Two names of one file: the way of file systems without an exclusive rename.
+		return Result{}, c.dir.unlink(c.temp)
+	case c.step.Verb == Create && tempOurs:
+		return c.create(temp, isDest)
+	case c.step.Verb == Replace && tempOurs:
+		return c.exchange(ctx, temp, dest, isDest)
+	case c.step.Verb == Replace && destOurs:
+		return c.discard(ctx)
+	case destOurs:
+		return c.done()
+	}
+	return Result{Outcome: Unproven, Err: fmt.Errorf("neither %q nor %q is the file that was placed", c.step.Temp, c.step.Path)}, nil
+}
+
+// afterMove is the proof of create and replace: the hidden name is gone.
+func (c *carrier) afterMove(ctx context.Context, isDest bool) (Result, error) {
+	if isDest {
+		there, _, err := c.dir.lstat(c.dest)
+		if err != nil {
+			return Result{}, err
+		}
+		ours, err := c.isOurs(ctx, c.dir, c.dest, there)
+		if err == nil && !ours {
+			// Some file systems number a file anew when it is renamed.
+			ours, err = c.hasDigest(ctx, c.dir, c.dest, c.step.SHA256)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return Result{}, nil
+		}
+		if err != nil {
+			return Result{}, err
+		}
+		if ours {
+			return c.done()
+		}
+	}
+	if c.step.Verb == Replace {
+		// The old file reaches the trash last. Whoever touched the destination since
+		// did so after the replacement.
+		if in, ok, err := c.openTrash(); err != nil {
+			return Result{}, err
+		} else if ok {
+			defer in.Close()
+			was, err := c.hasDigest(ctx, in, c.old, c.step.OldSHA256)
+			if err == nil && was {
+				return c.done()
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return Result{}, err
+			}
+		}
+	}
+	return Result{Outcome: Unproven, Err: fmt.Errorf("%q is gone, and %q is not the file that was placed", c.step.Temp, c.step.Path)}, nil
+}
+
+// done makes the names durable and lets the kept artifact go: its bytes are at the
+// destination.
+func (c *carrier) done() (Result, error) {
+	res := Result{Outcome: Done}
+	if c.step.Verb != Create {
+		in, ok, err := c.openTrash()
+		if err != nil {
+			return Result{}, err
+		}
+		if ok {
+			defer in.Close()
+			if err := in.sync(); err != nil {
+				return Result{}, explain(c.step.Trash, err)
+			}
+			res.Trash = c.step.Trash
+		}
+	}
+	if err := c.dir.sync(); err != nil {
+		return Result{}, explain(c.step.Path, err)
+	}
+	if c.step.Verb == Remove {
+		return res, nil
+	}
+	kept, err := openFolder(filepath.Dir(c.step.Source))
+	if errors.Is(err, fs.ErrNotExist) {
+		return res, nil
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	defer kept.Close()
+	if err := kept.unlink(filepath.Base(c.step.Source)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Result{}, explain(c.step.Source, err)
+	}
+	return res, nil
+}
+
+// create: the hidden name becomes the destination unless something is there.
+func (c *carrier) create(temp Facts, isDest bool) (Result, error) {
+	taken := Result{Outcome: Taken, Err: fmt.Errorf("%q: %w", c.step.Path, ErrTaken)}
+	if isDest {
+		return taken, nil
+	}
+	dir, err := FactsOf(c.dir.f)
+	if err != nil {
+		return Result{}, err
+	}
+	if c.failed != nil {
+		return Result{Outcome: Refused, Err: c.failed}, nil
+	}
+	if dressed, err := c.dress(temp, 0o644, dir.UID, dir.GID); dressed || err != nil {
+		c.failed = err
+		return Result{}, nil
+	}
+	if err := c.dir.move(c.temp, c.dir, c.dest); !errors.Is(err, fs.ErrExist) {
+		c.failed = explain(c.step.Path, err)
+	}
+	return Result{}, nil
+}
+
+// exchange: the hidden name and the destination swap, so that a reader of the
+// destination finds the old file or the new one at every moment.
+func (c *carrier) exchange(ctx context.Context, temp, dest Facts, isDest bool) (Result, error) {
+	if !isDest || !dest.Regular() {
+		return Result{Outcome: Changed, Err: fmt.Errorf("%q: %w: the file to be replaced is gone", c.step.Path, ErrChanged)}, nil
+	}
+	if res, ok, err := c.mayMove(ctx); !ok {
+		return res, err
+	}
+	if made, err := c.readyTrash(); made || err != nil {
+		c.failed = err
+		return Result{}, nil
+	}
+	if dressed, err := c.dress(temp, dest.Mode, dest.UID, dest.GID); dressed || err != nil {
+		c.failed = err
+		return Result{}, nil
+	}
+	c.failed = explain(c.step.Path, c.dir.swap(c.temp, c.dest))
+	return Result{}, nil
+}
+
+// mayMove says whether the file at the destination is to be moved away now; if not,
+// what the answer is instead. Nothing has been changed when it is asked.
+func (c *carrier) mayMove(ctx context.Context) (Result, bool, error) {
+	if c.failed != nil {
+		return Result{Outcome: Refused, Err: c.failed}, false, nil
+	}
+	err := c.expectOld(ctx, c.dir, c.dest)
+	switch {
+	case err == nil:
+		return Result{}, true, nil
+	case errors.Is(err, ErrChanged):
+		return Result{Outcome: Changed, Err: err}, false, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return Result{}, false, nil // look again
+	case ctx.Err() != nil:
+		return Result{}, false, err
+	}
+	return Result{Outcome: Refused, Err: err}, false, nil
+}
+
+// discard: what the swap moved out of the way is checked, then goes to the trash;
+// if it is not what was agreed on, or the trash will not have it, it is put back.
+func (c *carrier) discard(ctx context.Context) (Result, error) {
+	err := c.expectOld(ctx, c.dir, c.temp)
+	if errors.Is(err, ErrChanged) || c.failed != nil {
+		// The next look finds the file at its own name again.
+		return Result{}, explain(c.step.Path, c.dir.swap(c.temp, c.dest))
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	// Both names are durable before the old one moves on.
+	if err := c.dir.sync(); err != nil {
+		return Result{}, explain(c.step.Path, err)
+	}
+	in, ok, err := c.openTrash()
+	if err != nil {
+		return Result{}, err
+	}
+	if !ok { // somebody emptied the trash in between
+		_, c.failed = c.readyTrash()
+		return Result{}, nil
+	}
+	defer in.Close()
+	c.failed = crossDevice(c.step.Path, c.dir.move(c.temp, in, c.old))
+	return Result{}, nil
+}
+
+// advanceRemove: the file moves to the trash, is checked there, and is put back if
+// it is not what was agreed on.
+func (c *carrier) advanceRemove(ctx context.Context, dest Facts, isDest bool) (Result, error) {
+	in, ready, err := c.openTrash()
+	if err != nil {
+		return Result{}, err
+	}
+	if ready {
+		defer in.Close()
+		if moved, ok, err := in.lstat(c.old); err != nil {
+			return Result{}, err
+		} else if ok {
+			return c.judgeRemoved(ctx, in, isDest && dest.SameFile(moved))
+		}
+	}
+	gone := fmt.Errorf("%q: %w: the file to be removed is gone", c.step.Path, ErrChanged)
+	if !isDest {
+		if ready {
+			// The move had been got ready: it may have been made, and the trash emptied.
+			return Result{Outcome: Unproven, Err: gone}, nil
+		}
+		return Result{Outcome: Changed, Err: gone}, nil
+	}
+	if !dest.Regular() || dest.Inode != c.step.Inode {
+		return Result{Outcome: Changed, Err: fmt.Errorf("%q: %w: another file has its name", c.step.Path, ErrChanged)}, nil
+	}
+	if res, ok, err := c.mayMove(ctx); !ok {
+		return res, err
+	}
+	if !ready {
+		_, c.failed = c.readyTrash()
+		return Result{}, nil
+	}
+	if err := c.dir.move(c.dest, in, c.old); !errors.Is(err, fs.ErrNotExist) {
+		c.failed = crossDevice(c.step.Path, err)
+	}
+	return Result{}, nil
+}
+
+// judgeRemoved looks at the file in the trash. That it has both names is the way of
+// file systems without an exclusive rename; one of the two goes.
+func (c *carrier) judgeRemoved(ctx context.Context, in folder, both bool) (Result, error) {
+	err := c.expectOld(ctx, in, c.old)
+	switch {
+	case err == nil && both:
+		return Result{}, explain(c.step.Path, c.dir.unlink(c.dest))
+	case err == nil:
+		return c.done()
+	case !errors.Is(err, ErrChanged):
+		return Result{}, err
+	case both:
+		return Result{}, explain(c.step.Trash, in.unlink(c.old))
+	}
+	back := in.move(c.old, c.dir, c.dest)
+	switch {
+	case errors.Is(back, fs.ErrExist):
+		return Result{Outcome: Changed, Err: fmt.Errorf("%w; its name is taken again, so it lies at %q", err, c.step.Trash), Trash: c.step.Trash}, nil
+	case back != nil:
+		return Result{}, explain(c.step.Path, errors.Join(err, back))
+	}
+	if err := errors.Join(c.dir.sync(), in.sync()); err != nil {
+		return Result{}, explain(c.step.Path, err)
+	}
+	return Result{Outcome: Changed, Err: err}, nil
+}

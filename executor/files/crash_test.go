@@ -1,0 +1,3 @@
+package files_test
+
+func publishChild() {}
