@@ -1,0 +1,215 @@
+package executor
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/macexec/macexec/executor/keeper"
+)
+
+// Command is what to run, and within which bounds.
+type Command struct {
+	// Argv starts with the absolute path of the executable. No shell is involved.
+	Argv []string
+	// Env is the tool's whole environment, but for the attempt's tag.
+	Env []string
+	// Dir is the working folder; the attempt's work folder if empty.
+	Dir string
+	// Timeout ends the tool; zero is no limit. Grace is the time between the stop
+	// signal and SIGKILL; zero is the default of the keeper.
+	Timeout, Grace time.Duration
+	// StopSignal is sent first; zero is SIGTERM.
+	StopSignal syscall.Signal
+	// CaptureStdout keeps standard output as a file of its own, not in the log.
+	CaptureStdout bool
+	Limits        Limits
+	Confine       Confine
+}
+
+// Limits bound a command. Zero means no limit, or the keeper's default for the
+// log and the captured output.
+type Limits struct {
+	// Memory bounds the address space of each process (not enforced by macOS).
+	Memory int64
+	// FileSize bounds each file a process writes.
+	FileSize int64
+	// LogBytes bounds the log; CaptureBytes the captured standard output.
+	LogBytes, CaptureBytes int64
+	OpenFiles              uint64
+}
+
+// Confine says what a command may touch besides the system's folders and its own
+// work folder. The paths must exist.
+type Confine struct {
+	Read, Write []string
+	Network     bool
+}
+
+func (c Command) launch(work string, write, deny []string) keeper.Launch {
+	l := keeper.Launch{
+		Argv: c.Argv, Env: c.Env, Dir: keeper.Path(c.Dir),
+		Limits: keeper.Limits{Memory: c.Limits.Memory, FileSize: c.Limits.FileSize, OpenFiles: c.Limits.OpenFiles},
+		Confine: keeper.Confine{
+			Read: c.Confine.Read, Write: append(write, c.Confine.Write...), Deny: deny, Network: c.Confine.Network,
+		},
+	}
+	if l.Dir == "" {
+		l.Dir = keeper.Path(work)
+	}
+	return l
+}
+
+// Attempt is a prepared attempt: its folders are there and its lock is held by
+// this process.
+type Attempt struct {
+	x    *Executor
+	dir  Dir
+	lock *os.File
+}
+
+// Prepare makes the folders of an attempt and takes its lock. An attempt that was
+// prepared before but never came to a keeper is made anew; one with records is
+// ErrSpent, one that is held ErrHeld.
+func (x *Executor) Prepare(job string, n int) (*Attempt, error) {
+	d, err := x.attemptDir(job, n)
+	if err != nil {
+		return nil, err
+	}
+	x.locks.Lock()
+	defer x.locks.Unlock()
+	if err := os.MkdirAll(d.Keeper(), 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := takeLock(d, true)
+	if err != nil {
+		return nil, err
+	}
+	a := &Attempt{x: x, dir: d, lock: lock}
+	if err := a.makeFolders(); err != nil {
+		a.Release()
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *Attempt) makeFolders() error {
+	for _, path := range []string{a.dir.Fenced(), a.dir.Started(), a.dir.Exit()} {
+		switch _, err := os.Lstat(path); {
+		case err == nil:
+			return fmt.Errorf("%s is there: %w", filepath.Base(path), ErrSpent)
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	switch err := os.Mkdir(a.dir.Work(), 0o700); {
+	case errors.Is(err, fs.ErrExist):
+		// Left by a preparation that did not reach its start: nothing of it counts.
+		if err := os.RemoveAll(a.dir.Work()); err != nil {
+			return err
+		}
+		if err := os.Mkdir(a.dir.Work(), 0o700); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	}
+	for _, path := range []string{a.In(), a.Out(), a.Tmp()} {
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Dir is the attempt's folder.
+func (a *Attempt) Dir() Dir { return a.dir }
+
+// Work is the tool's own folder.
+func (a *Attempt) Work() string { return a.dir.Work() }
+
+// In is the folder for staged inputs.
+func (a *Attempt) In() string { return a.dir.In() }
+
+// Out is the folder for outputs.
+func (a *Attempt) Out() string { return a.dir.Out() }
+
+// Tmp is the tool's folder for temporary files.
+func (a *Attempt) Tmp() string { return a.dir.Tmp() }
+
+// Release gives the lock up without a start. Later calls do nothing.
+func (a *Attempt) Release() {
+	if a.lock != nil {
+		a.lock.Close()
+		a.lock = nil
+	}
+}
+
+// Start hands the attempt to a keeper of its own. An error is a NotStartedError:
+// the command certainly did not run and will not. Everything less certain is a
+// Running, whose Wait finds out. Either way the attempt is used up.
+func (a *Attempt) Start(cmd Command) (*Running, error) {
+	if a.lock == nil {
+		return nil, &NotStartedError{errors.New("the attempt was started or released before")}
+	}
+	defer a.Release()
+	r, err := a.start(cmd)
+	if err != nil {
+		return nil, &NotStartedError{err}
+	}
+	return r, nil
+}
+
+func (a *Attempt) start(cmd Command) (*Running, error) {
+	spec, err := json.Marshal(keeper.Spec{
+		Self: a.x.keeper, Token: rand.Text(), BootSession: a.x.boot,
+		Launch:  cmd.launch(a.Work(), []string{a.Work()}, []string{a.dir.Keeper()}),
+		Timeout: cmd.Timeout, Grace: cmd.Grace, StopSignal: int(cmd.StopSignal),
+		CaptureStdout: cmd.CaptureStdout, LogBytes: cmd.Limits.LogBytes, CaptureBytes: cmd.Limits.CaptureBytes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	complaints, err := os.OpenFile(a.dir.Errors(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer complaints.Close()
+	specR, specW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer specR.Close()
+	c := &exec.Cmd{
+		Path: a.x.keeper[0], Args: append(append([]string(nil), a.x.keeper...), "hold", string(a.dir)),
+		Env: []string{}, Dir: "/",
+		Stdin: specR, Stdout: complaints, Stderr: complaints,
+		ExtraFiles:  []*os.File{a.lock},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := c.Start(); err != nil {
+		specW.Close()
+		return nil, fmt.Errorf("start the keeper: %w", err)
+	}
+	r := &Running{x: a.x, dir: a.dir, ended: make(chan struct{})}
+	go func() {
+		defer close(r.ended)
+		if err := c.Wait(); err != nil {
+			a.x.log.Warn("keeper failed", "dir", string(a.dir), "error", err)
+		}
+	}()
+	// A keeper that reads only a part of this, because it or this process died,
+	// starts nothing.
+	go func() {
+		_, _ = specW.Write(spec)
+		specW.Close()
+	}()
+	return r, nil
+}

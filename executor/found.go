@@ -1,0 +1,187 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/macexec/macexec/executor/keeper"
+)
+
+// FoundKind says what was found of an attempt.
+type FoundKind string
+
+// What may be found of an attempt, beside its intent.
+const (
+	// Held: the lock is held, normally by a living keeper. Nothing is concluded.
+	Held FoundKind = "held"
+	// Exited: there is an exit record. It may say that the tool was not started.
+	Exited FoundKind = "exited"
+	// NeverStarted: no started record, and now a fence: the tool never ran.
+	NeverStarted FoundKind = "never_started"
+	// Unwatched: started, no exit record, no keeper, and processes of it live.
+	Unwatched FoundKind = "unwatched"
+	// Lost: started, no exit record, nothing alive; or a record is damaged.
+	Lost FoundKind = "lost"
+	// Rebooted: started in another boot session, no exit record.
+	Rebooted FoundKind = "rebooted"
+	// FolderGone: the attempt's folder or its lock is not there.
+	FolderGone FoundKind = "folder_gone"
+)
+
+// Found is what is known of an attempt.
+type Found struct {
+	Kind    FoundKind
+	Started *keeper.Started
+	Exit    *keeper.Exit
+	// Alive are the processes of an Unwatched attempt, by proved identity.
+	Alive []Proc
+	// Damaged tells of a record that cannot be believed.
+	Damaged error
+}
+
+// Outcome is what is known of an attempt whose keeper is gone.
+type Outcome = Found
+
+// Inspect finds out what is known of an attempt. It takes the lock and fences the
+// attempt durably before it concludes anything, so that no late keeper can make
+// the conclusion false.
+func (x *Executor) Inspect(job string, n int) (Found, error) {
+	d, err := x.attemptDir(job, n)
+	if err != nil {
+		return Found{}, err
+	}
+	return x.inspect(d)
+}
+
+func (x *Executor) inspect(d Dir) (Found, error) {
+	x.locks.Lock()
+	defer x.locks.Unlock()
+	lock, err := takeLock(d, false)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// A keeper proves that its lock is the file of that name, so without it
+		// none can start.
+		return Found{Kind: FolderGone}, nil
+	case errors.Is(err, ErrHeld):
+		return Found{Kind: Held}, nil
+	case err != nil:
+		return Found{}, err
+	}
+	defer lock.Close()
+	if err := keeper.WriteFence(d, keeper.Fence{At: time.Now().UTC()}); err != nil {
+		return Found{}, fmt.Errorf("fence the attempt: %w", err)
+	}
+	return x.judge(d)
+}
+
+// judge reads the records under the lock, after the fence.
+func (x *Executor) judge(d Dir) (Found, error) {
+	var f Found
+	started, startedErr := keeper.ReadStarted(d)
+	switch {
+	case startedErr == nil:
+		f.Started = &started
+	case errors.Is(startedErr, keeper.ErrDamaged):
+		f.Damaged = startedErr
+	case !errors.Is(startedErr, fs.ErrNotExist):
+		return Found{}, startedErr
+	}
+	exit, exitErr := keeper.ReadExit(d)
+	switch {
+	case exitErr == nil:
+		f.Kind, f.Exit = Exited, &exit
+		return f, nil
+	case errors.Is(exitErr, keeper.ErrDamaged):
+		f.Damaged = errors.Join(f.Damaged, exitErr)
+	case !errors.Is(exitErr, fs.ErrNotExist):
+		return Found{}, exitErr
+	}
+	switch {
+	case f.Started == nil && f.Damaged == nil:
+		f.Kind = NeverStarted
+		return f, nil
+	case f.Started == nil:
+		f.Kind = Lost
+		return f, nil
+	case started.BootSession != x.boot:
+		f.Kind = Rebooted
+		return f, nil
+	}
+	var err error
+	if f.Alive, err = keeper.Members(started); err != nil {
+		return Found{}, fmt.Errorf("look for the attempt's processes: %w", err)
+	}
+	f.Kind = Lost
+	if len(f.Alive) > 0 {
+		f.Kind = Unwatched
+	}
+	return f, nil
+}
+
+// StopTree ends every process of an attempt that lost its keeper: the stop signal
+// first, SIGKILL after the attempt's grace. It returns when none is left.
+func (x *Executor) StopTree(ctx context.Context, found Found) error {
+	if found.Started == nil || found.Started.BootSession != x.boot {
+		return nil
+	}
+	kill := time.Now().Add(found.Started.Grace)
+	// Children that the leader's end leaves behind in its session are remembered,
+	// since afterwards the session proves nothing any more.
+	known := map[Proc]bool{}
+	asked := map[Proc]bool{}
+	for _, p := range found.Alive {
+		known[p] = true
+	}
+	for {
+		members, err := keeper.Members(*found.Started)
+		if err != nil {
+			return fmt.Errorf("look for the attempt's processes: %w", err)
+		}
+		for _, p := range members {
+			known[p] = true
+		}
+		var living []Proc
+		for p := range known {
+			if p.Alive() {
+				living = append(living, p)
+			}
+		}
+		if len(living) == 0 {
+			return nil
+		}
+		late := !time.Now().Before(kill)
+		for _, p := range living {
+			var err error
+			switch {
+			case late:
+				err = p.Signal(syscall.SIGKILL)
+			case !asked[p]:
+				asked[p] = true
+				err = errors.Join(p.Signal(syscall.Signal(found.Started.StopSignal)), p.Signal(syscall.SIGCONT))
+			}
+			if err != nil && !errors.Is(err, keeper.ErrNoProcess) {
+				return fmt.Errorf("stop process %d: %w", p.Pid, err)
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%d processes live on: %w", len(living), context.Cause(ctx))
+		}
+		// A short limit, because new processes may have been made meanwhile.
+		keeper.AwaitEnd(living, min(100*time.Millisecond, max(time.Until(kill), 10*time.Millisecond)))
+	}
+}
+
+// Stdout is the captured standard output of an attempt; without any it is
+// fs.ErrNotExist.
+func (x *Executor) Stdout(job string, n int) ([]byte, error) {
+	d, err := x.attemptDir(job, n)
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(d.Stdout())
+}
