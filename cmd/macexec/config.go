@@ -1,0 +1,64 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/macexec/macexec/jobs/engine"
+	"github.com/macexec/macexec/schemas"
+)
+
+// config is config.yaml of the state folder (schemas/config.schema.json). The zero
+// value is the safe default of a folder without one.
+type config struct {
+	Projects map[string]string `json:"projects"`
+	ToolPath []string          `json:"tool_path"`
+	Slots    map[string]int    `json:"slots"`
+	Limits   struct {
+		UploadBytes            int64 `json:"upload_bytes"`
+		LogBytes               int64 `json:"log_bytes"`
+		ApprovalExpiresSeconds int64 `json:"approval_expires_seconds"`
+		MaxAttempts            int   `json:"max_attempts"`
+	} `json:"limits"`
+	Confinement string `json:"confinement"`
+}
+
+// readConfig reads a configuration; no file means the defaults, and a bad file is
+// an error that names every fault, since a daemon must not run on a guess.
+func readConfig(path string) (config, error) {
+	var c config
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	schema, ok := schemas.Document("config")
+	if !ok {
+		return c, errors.New("this build has no schema for its configuration")
+	}
+	text, findings := schema.ValidateYAML(raw)
+	if len(findings) > 0 {
+		var b strings.Builder
+		for _, f := range findings {
+			fmt.Fprintf(&b, "\n  %s: %s", f.Pointer, f.Message)
+		}
+		return c, fmt.Errorf("%s is not a valid configuration:%s", path, b.String())
+	}
+	return c, json.Unmarshal(text, &c)
+}
+
+func (c config) limits() engine.Limits {
+	return engine.Limits{
+		Slots: c.Slots, MaxAttempts: c.Limits.MaxAttempts,
+		ApprovalExpiry: time.Duration(c.Limits.ApprovalExpiresSeconds) * time.Second,
+		UploadBytes:    c.Limits.UploadBytes, LogBytes: c.Limits.LogBytes,
+		RequireConfinement: c.Confinement == "required",
+	}
+}

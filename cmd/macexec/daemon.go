@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/macexec/macexec/executor"
+	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/executor/programs"
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/jobs/engine"
+	"github.com/macexec/macexec/launchd"
+	"github.com/macexec/macexec/policy"
+	"github.com/macexec/macexec/schemas"
+	"github.com/macexec/macexec/server"
+	"github.com/macexec/macexec/store"
+)
+
+// drainTime is how long open requests may take to end once the daemon is told to
+// stop. Jobs need none of it: they go on with their keepers.
+const drainTime = 10 * time.Second
+
+// keeperVerb makes macexec play the keeper itself; see main.
+const keeperVerb = "keeper"
+
+// serve runs the daemon until ctx ends, and then ends it gracefully. The order is
+// the safety: the store's lock proves that no other daemon has this state folder;
+// only then is its socket touched; what was running is looked at before the first
+// call is taken; and it is said to be ready when it is.
+func serve(ctx context.Context, o serveOptions, std stdio) error {
+	log := slog.New(slog.NewTextHandler(std.Err, nil))
+	if err := os.MkdirAll(o.State, 0o700); err != nil {
+		return cannotServe("the state folder cannot be made", err)
+	}
+	conf, err := readConfig(filepath.Join(o.State, "config.yaml"))
+	if err != nil {
+		return cannotServe("the configuration cannot be used", err)
+	}
+	records, err := store.Open(ctx, store.Options{Path: filepath.Join(o.State, "store.db"), Logger: log})
+	if err != nil {
+		return cannotServe("the store cannot be opened", err)
+	}
+	defer func() {
+		if err := records.Close(); err != nil {
+			log.Error("the store was not closed well", "error", err)
+		}
+	}()
+	eng, err := newEngine(ctx, o, conf, records, log)
+	if err != nil {
+		return cannotServe("the daemon cannot be set up", err)
+	}
+	if err := eng.Start(ctx); err != nil {
+		return cannotServe("what an earlier daemon left cannot be read", err)
+	}
+	defer eng.Stop()
+	socket := filepath.Join(o.State, socketName)
+	lis, err := server.ListenUnix(socket)
+	if err != nil {
+		return cannotServe("the socket cannot be opened", err)
+	}
+	face := server.New(server.Options{Engine: server.Adapt(eng), Log: log})
+	served := make(chan error, 1)
+	go func() { served <- face.Serve(lis) }()
+	o.Ready("unix:" + socket)
+
+	select {
+	case <-ctx.Done():
+	case <-records.Failed():
+		// What is true now is only on the disk; the next start reads it from there.
+		err = cannotServe("the store cannot be written", errors.New("stopping, so that nothing is claimed that is not stored; running jobs go on with their keepers"))
+	case err = <-served:
+		return cannotServe("the socket cannot be served", err)
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	face.Stop(drain)
+	<-served
+	return err
+}
+
+func cannotServe(what string, err error) error {
+	return failed(exitFault, jobs.CodeInternal, what+": "+err.Error(), "mend that and start macexec serve again; nothing was changed")
+}
+
+// newEngine wires the rooms together.
+func newEngine(ctx context.Context, o serveOptions, conf config, records *store.Store, log *slog.Logger) (*engine.Engine, error) {
+	started := time.Now()
+	boot, err := launchd.BootSession()
+	if err != nil {
+		return nil, fmt.Errorf("the boot session cannot be told: %w", err)
+	}
+	secret, err := secretKey(filepath.Join(o.State, "secret.key"))
+	if err != nil {
+		return nil, err
+	}
+	registry, err := schemas.Open(schemas.Options{Dir: filepath.Join(o.State, "tools")})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range registry.Problems() {
+		for _, f := range p.Findings {
+			log.Warn("a manifest is left out", "file", p.File, "problem", f.Message)
+		}
+	}
+	resolver, err := programs.New(conf.ToolPath)
+	if err != nil {
+		return nil, err
+	}
+	blobs, err := files.OpenBlobs(filepath.Join(o.State, "blobs"))
+	if err != nil {
+		return nil, err
+	}
+	keeper, err := ownKeeper(filepath.Join(o.State, "keepers"))
+	if err != nil {
+		return nil, err
+	}
+	exec, err := executor.New(executor.Options{Root: filepath.Join(o.State, "jobs"), Keeper: keeper, BootSession: boot, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	if err := nameProjects(ctx, records, o.State, conf.Projects); err != nil {
+		return nil, err
+	}
+	return engine.New(engine.Options{
+		Store: records, Registry: registry, Policy: policy.Default(), Executor: exec, Programs: resolver,
+		Blobs: blobs, SecretKey: secret, BootSession: boot, Limits: conf.limits(), Logger: log,
+		Facts: engine.HostInfo{
+			OS: runtime.GOOS, OSVersion: launchd.OSVersion(), Arch: runtime.GOARCH, BootSession: boot,
+			Version: o.Version, StatePath: o.State, MemoryBytes: launchd.MemoryBytes(), StartedAt: started,
+		},
+	})
+}
+
+// secretKey reads the key that seals secret arguments, or makes it once.
+func secretKey(path string) ([]byte, error) {
+	key, err := os.ReadFile(path)
+	switch {
+	case err == nil && len(key) == 32:
+		return key, nil
+	case err == nil:
+		return nil, fmt.Errorf("%s does not hold a key of 32 bytes; put the right file back, or move it away to begin with a new key (stored secrets are lost then)", path)
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	key = make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return nil, err
+	}
+	return key, renameio.WriteFile(path, key, 0o600)
+}
+
+// nameProjects makes the default project, and adds those of the configuration.
+func nameProjects(ctx context.Context, records *store.Store, state string, configured map[string]string) error {
+	existing, err := records.Projects(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(existing, func(p jobs.Project) bool { return p.Name == engine.DefaultProject }) && configured[engine.DefaultProject] == "" {
+		root := filepath.Join(state, "projects", engine.DefaultProject)
+		if err := os.MkdirAll(root, 0o700); err != nil {
+			return err
+		}
+		if err := records.PutProject(ctx, jobs.Project{Name: engine.DefaultProject, Root: root}, ""); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(configured)) {
+		if err := records.PutProject(ctx, jobs.Project{Name: name, Root: filepath.Clean(configured[name])}, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownKeeper keeps a copy of the keeper under its digest, so that an upgrade does
+// not change the program under the attempts that were started with it. Without a
+// keeper beside macexec, macexec plays it itself.
+func ownKeeper(dir string) ([]string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	if self, err = filepath.EvalSymlinks(self); err != nil {
+		return nil, err
+	}
+	from, verb := filepath.Join(filepath.Dir(self), "macexec-keeper"), []string(nil)
+	if _, err := os.Stat(from); err != nil {
+		from, verb = self, []string{keeperVerb}
+	}
+	digest, err := digestOf(from)
+	if err != nil {
+		return nil, err
+	}
+	to := filepath.Join(dir, digest)
+	if have, err := digestOf(to); err == nil && have == digest {
+		return append([]string{to}, verb...), nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	out, err := renameio.NewPendingFile(to, renameio.WithPermissions(0o700), renameio.WithExistingPermissions())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = out.Cleanup() }()
+	if _, err := io.Copy(out, in); err != nil {
+		return nil, err
+	}
+	if err := out.CloseAtomicallyReplace(); err != nil {
+		return nil, err
+	}
+	return append([]string{to}, verb...), nil
+}
+
+func digestOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}

@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// Approve records a person's yes. bindingDigest says what the person looked at;
+// empty means what the job asks for now.
+func (e *Engine) Approve(ctx context.Context, c Caller, id, bindingDigest, reason string) (*jobs.Job, error) {
+	job, err := e.decide(ctx, c, id, "approved: "+reason, func(j *jobs.Job) error {
+		return j.Approve(c.Principal, reason, bindingDigest, e.Now())
+	}, jobs.EventApprove)
+	if err != nil {
+		return nil, err
+	}
+	e.forget(id)
+	e.admit(job, e.slotOf(job))
+	return e.decorated(job), nil
+}
+
+// Deny records a person's no; the job is cancelled.
+func (e *Engine) Deny(ctx context.Context, c Caller, id, reason string) (*jobs.Job, error) {
+	job, err := e.decide(ctx, c, id, "denied: "+reason, func(j *jobs.Job) error {
+		return j.Deny(c.Principal, reason, e.Now())
+	}, jobs.EventDeny)
+	if err != nil {
+		return nil, err
+	}
+	e.forget(id)
+	return job, nil
+}
+
+func (e *Engine) decide(ctx context.Context, c Caller, id, message string, change func(*jobs.Job) error, event jobs.Event) (*jobs.Job, error) {
+	before, err := e.visible(ctx, c, id)
+	if err != nil {
+		return nil, err
+	}
+	if ok, why := e.Policy.MayDecide(before.Principal, c.Principal); !ok {
+		return nil, jobs.Errorf(jobs.CodeNotAuthorized, "%s", why).WithJob(id)
+	}
+	return e.Store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
+		if err := change(j); err != nil {
+			return jobs.Note{}, err
+		}
+		return jobs.Note{Event: event, Principal: c.Principal, Message: message, Data: j.Approval}, nil
+	})
+}
+
+// expire cancels a job that nobody decided in time. The clock is asked again, in
+// case it was stepped since the timer was set.
+func (e *Engine) expire(id string) {
+	ctx := context.Background()
+	job, err := e.Store.Get(ctx, id)
+	if err != nil || job.State != jobs.StateAwaitingApproval {
+		return
+	}
+	if e.Now().Before(job.Approval.ExpiresAt) {
+		e.admit(job, e.slotOf(job))
+		return
+	}
+	e.change(id, jobs.EventExpire, "nobody decided in time", func(j *jobs.Job) error { return j.Expire(e.Now()) })
+	e.forget(id)
+}
+
+// tooLate cancels a job that has not started by its start_by (promise G15).
+func (e *Engine) tooLate(id string) {
+	job, err := e.Store.Get(context.Background(), id)
+	if err != nil || (job.State != jobs.StateQueued && job.State != jobs.StateAwaitingApproval) {
+		return
+	}
+	if by := job.Call.Options.StartBy; !e.Now().After(by) {
+		e.at(by, id, func() { e.tooLate(id) })
+		return
+	}
+	e.sched.remove(id)
+	e.change(id, jobs.EventTooLate, "start_by has passed", func(j *jobs.Job) error { return j.TooLate(e.Now()) })
+	e.forget(id)
+}
+
+// sealBinding fixes what a person is asked to approve by its digest.
+func sealBinding(b jobs.Binding) (jobs.Binding, error) {
+	b.Digest = ""
+	text, err := json.Marshal(b) // maps are written in sorted order
+	if err != nil {
+		return b, jobs.Errorf(jobs.CodeInternal, "write the binding down: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	b.Digest = hex.EncodeToString(sum[:])
+	return b, nil
+}
+
+// bindingDifference says in words what of an approved binding is not so any more,
+// or "". The policy may have become laxer or stricter: that is looked at apart.
+func bindingDifference(approved, now jobs.Binding) string {
+	switch {
+	case approved.Tool != now.Tool || approved.Version != now.Version || approved.ManifestDigest != now.ManifestDigest:
+		return "the tool " + approved.Tool + " is not the one that was approved"
+	case approved.Fingerprint != now.Fingerprint:
+		return "the call is not the one that was approved"
+	case approved.Requester != now.Requester:
+		return "the requester is not the one whose call was approved"
+	}
+	for pointer, digest := range approved.Inputs {
+		if now.Inputs[pointer] != digest {
+			return "the file that " + pointer + " names has changed since it was approved"
+		}
+	}
+	for pointer := range now.Inputs {
+		if _, ok := approved.Inputs[pointer]; !ok {
+			return "the file that " + pointer + " names was not there when it was approved"
+		}
+	}
+	for path, digest := range approved.Programs {
+		if now.Programs[path] != digest {
+			return "the program " + path + " has changed since it was approved"
+		}
+	}
+	for path := range now.Programs {
+		if _, ok := approved.Programs[path]; !ok {
+			return "the program " + path + " is not one that was approved"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/macexec/macexec/executor"
+	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/executor/keeper"
+	"github.com/macexec/macexec/executor/programs"
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/policy"
+	"github.com/macexec/macexec/schemas"
+)
+
+// Options is everything an engine is made of. Every field but Logger and Now is
+// required; Limits has defaults.
+type Options struct {
+	Store       jobs.Store
+	Registry    *schemas.Registry
+	Policy      *policy.Policy
+	Executor    *executor.Executor
+	Programs    *programs.Resolver
+	Blobs       *files.Blobs
+	SecretKey   []byte // 32 bytes that are not in the store; seals secret arguments
+	BootSession string
+	Facts       HostInfo // the facts that do not change while the daemon runs
+	Limits      Limits
+	Now         func() time.Time
+	Logger      *slog.Logger
+}
+
+// Limits bound what the engine takes and how it runs. Zero fields take the
+// default stated with each.
+type Limits struct {
+	Slots          map[string]int // jobs at once by class; a class not named: one per CPU
+	MaxAttempts    int            // attempts of a tool that leaves nothing behind: 3
+	ApprovalExpiry time.Duration  // how long a call waits for a person: 24 h
+	UploadBytes    int64          // the largest upload: 64 GiB
+	LogBytes       int64          // kept of one attempt's log: 64 MiB
+	// RequireConfinement refuses tools on a host that cannot confine them.
+	RequireConfinement bool
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.MaxAttempts == 0 {
+		l.MaxAttempts = 3
+	}
+	if l.ApprovalExpiry == 0 {
+		l.ApprovalExpiry = 24 * time.Hour
+	}
+	if l.UploadBytes == 0 {
+		l.UploadBytes = 64 << 30
+	}
+	if l.LogBytes == 0 {
+		l.LogBytes = 64 << 20
+	}
+	return l
+}
+
+// Engine takes calls, runs them once and always can say what it knows. All its
+// methods are safe for concurrent use.
+type Engine struct {
+	Options
+	vault       *vault
+	sched       *scheduler
+	confinement keeper.Confinement // what this host enforces on a tool
+
+	// stopped ends when the daemon leaves. A job does not end then: its keeper holds
+	// it, and the next engine takes it up again.
+	stopped context.Context
+	leave   context.CancelFunc
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	live      map[string]*live // jobs with a running attempt, by id
+	timers    map[string]*time.Timer
+	entropy   *ulid.MonotonicEntropy
+	lastMilli uint64
+}
+
+// live is a job that this engine is running. stop is called at most once, when
+// the job's stop request has been stored.
+type live struct {
+	stopOnce sync.Once
+	stop     chan struct{}
+	mu       sync.Mutex
+	source   func() (Progress, bool) // nil until the tool runs
+}
+
+func (l *live) requestStop() { l.stopOnce.Do(func() { close(l.stop) }) }
+
+// New makes an engine that does nothing until Start.
+func New(o Options) (*Engine, error) {
+	v, err := newVault(o.SecretKey)
+	if err != nil {
+		return nil, err
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Limits = o.Limits.withDefaults()
+	stopped, leave := context.WithCancel(context.Background())
+	e := &Engine{
+		Options:     o,
+		vault:       v,
+		sched:       newScheduler(o.Limits.Slots, runtime.NumCPU()),
+		confinement: keeper.ConfinementOn(keeper.Confine{}),
+		stopped:     stopped,
+		leave:       leave,
+		live:        map[string]*live{},
+		timers:      map[string]*time.Timer{},
+		entropy:     ulid.Monotonic(ulid.DefaultEntropy(), 0),
+	}
+	return e, nil
+}
+
+// Start takes up what an earlier engine left (see recover.go) and begins to run
+// queued jobs. It returns when every open job has been looked at, so that the
+// first answer to a caller is already a true one.
+func (e *Engine) Start(ctx context.Context) error {
+	if err := e.recoverAll(ctx); err != nil {
+		return err
+	}
+	e.dispatch()
+	return nil
+}
+
+// Stop starts nothing more, ends the watching of running jobs, and waits until
+// this engine touches nothing any more. Running jobs stay with their keepers.
+func (e *Engine) Stop() {
+	e.sched.close()
+	e.leave()
+	e.mu.Lock()
+	for _, t := range e.timers {
+		t.Stop()
+	}
+	e.mu.Unlock()
+	e.running.Wait()
+}
+
+// newJobID makes an id that sorts by time, even if the clock is stepped back, and
+// names this host.
+func (e *Engine) newJobID(now time.Time) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lastMilli = max(e.lastMilli, ulid.Timestamp(now))
+	id, err := ulid.New(e.lastMilli, e.entropy)
+	if err != nil {
+		return "", jobs.Errorf(jobs.CodeInternal, "make a job id: %w", err)
+	}
+	return strings.ToLower(id.String()) + "-" + e.Store.HostID(), nil
+}
+
+// at calls f for a job at a time, unless the engine stops or the job is forgotten
+// before. A job has one timer; a new one takes the place of the old.
+func (e *Engine) at(when time.Time, jobID string, f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopped.Err() != nil {
+		return
+	}
+	if old := e.timers[jobID]; old != nil {
+		old.Stop()
+	}
+	e.timers[jobID] = time.AfterFunc(when.Sub(e.Now()), func() {
+		e.mu.Lock()
+		if e.stopped.Err() != nil {
+			e.mu.Unlock()
+			return
+		}
+		e.running.Add(1)
+		e.mu.Unlock()
+		defer e.running.Done()
+		f()
+	})
+}
+
+func (e *Engine) forget(jobID string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if t := e.timers[jobID]; t != nil {
+		t.Stop()
+		delete(e.timers, jobID)
+	}
+}

@@ -1,0 +1,361 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/policy"
+	"github.com/macexec/macexec/schemas"
+)
+
+// judgement is everything that is known of a new call before it is stored.
+type judgement struct {
+	tool        *schemas.Tool
+	ref         jobs.ToolRef
+	variant     *schemas.Variant // nil for a tool that only publishes
+	slot        string
+	args        any
+	secrets     map[string]string
+	verdicts    jobs.Verdicts
+	decision    jobs.Decision
+	fingerprint string
+	inputs      []jobs.InputFile
+	publishes   []jobs.PublishStep
+	programs    []jobs.Program
+	binding     jobs.Binding
+	warnings    []string
+}
+
+// judge gives the schema and business verdicts and the policy's decision. The
+// error carries the verdicts as far as they were reached.
+func (e *Engine) judge(ctx context.Context, c Caller, req Request, args any) (*judgement, *jobs.Error) {
+	tool, ok := e.Registry.Tool(req.Tool, req.ToolVersion)
+	if !ok {
+		return &judgement{}, e.noSuchTool(req)
+	}
+	j := &judgement{tool: tool, args: args, ref: e.refOf(tool)}
+	if findings := tool.Validate(args); len(findings) > 0 {
+		return j, refusal(jobs.CodeArgumentsSchema, "schema", findings)
+	}
+	j.secrets = tool.Secrets(args)
+	j.fingerprint = e.fingerprint(req, args, secretPointers(j.secrets))
+	if err := e.judgeBusiness(ctx, c, req, j); err != nil {
+		return j, err
+	}
+	j.verdicts = jobs.Verdicts{
+		SyntaxValid: true, SchemaValid: true, BusinessValid: true,
+		SyntaxChecked: true, SchemaChecked: true, BusinessChecked: true,
+	}
+	j.decision = e.decideNow(c.Principal, req.Purpose, req.Context.VisibleTools, j.ref, j.publishes)
+	if j.decision.Effect != jobs.RequireApproval {
+		return j, nil
+	}
+	binding, err := e.bind(ctx, c.Principal, j)
+	if err != nil {
+		return j, refusal(jobs.CodeArgumentsBusiness, "business", []schemas.Finding{fileFinding("", err)})
+	}
+	j.binding = binding
+	return j, nil
+}
+
+// refOf pins a tool. Where the host cannot confine a tool to its folder, an
+// operator's word that it only reads or stages is not enough.
+func (e *Engine) refOf(t *schemas.Tool) jobs.ToolRef {
+	ref := jobs.ToolRef{
+		Name: t.Tool, Version: t.Version, ManifestDigest: t.Digest,
+		Effects: jobs.Effects(t.Effects), Destructive: t.Destructive,
+	}
+	if !e.confinement.Files && t.Source != "shipped" && runs(t) {
+		ref.Effects = jobs.EffectsExternal
+	}
+	return ref
+}
+
+func (e *Engine) noSuchTool(req Request) *jobs.Error {
+	var names []string
+	for _, t := range e.Registry.Tools() {
+		names = append(names, t.Tool)
+	}
+	what := fmt.Sprintf("no tool %q", req.Tool)
+	if req.ToolVersion != "" {
+		what = fmt.Sprintf("no tool %q of version %q", req.Tool, req.ToolVersion)
+	}
+	err := jobs.Errorf(jobs.CodeToolNotFound, "there is %s here; there are: %s", what, strings.Join(names, ", "))
+	err.Verdicts = &jobs.Verdicts{SyntaxChecked: true, SyntaxValid: true}
+	return err
+}
+
+// judgeBusiness asks whether the call makes sense on this host now.
+func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *judgement) *jobs.Error {
+	var findings []schemas.Finding
+	if len(j.tool.Purposes) > 0 && !slices.Contains(j.tool.Purposes, string(req.Purpose)) {
+		findings = append(findings, schemas.Finding{
+			Keyword: "purpose",
+			Message: fmt.Sprintf("%s is not for the purpose %q", j.tool.Tool, req.Purpose),
+			Hint:    "use one of " + strings.Join(j.tool.Purposes, ", "),
+		})
+	}
+	vars := schemas.Vars{
+		Args: j.args, Inputs: map[string]schemas.File{}, Secrets: byArgument(j.secrets),
+		Call: schemas.CallVars{Purpose: string(req.Purpose), Replace: req.Options.Replace, Tool: j.tool.Tool, Version: j.tool.Version},
+	}
+	var bytesIn int64
+	for _, arg := range j.tool.Files(j.args) {
+		if arg.Role != schemas.RoleInput {
+			continue
+		}
+		in, facts, finding := e.lookAtInput(ctx, c.Principal, j.args, arg)
+		if finding != nil {
+			findings = append(findings, *finding)
+			continue
+		}
+		j.inputs = append(j.inputs, in)
+		vars.Inputs[arg.Name] = facts
+		bytesIn += in.Size
+	}
+	if e.Limits.RequireConfinement && !e.confinement.Files && runs(j.tool) {
+		findings = append(findings, schemas.Finding{
+			Keyword: "confinement", Message: "this host cannot confine a tool to its own folder, and its configuration requires that",
+			Hint: "use a host that can (Linux with Landlock, macOS), or set confinement to best_effort in config.yaml",
+		})
+	}
+	findings = append(findings, e.lookAtPublishes(ctx, c.Principal, req, j)...)
+	findings = append(findings, e.lookAtPrograms(ctx, j, vars)...)
+	if free, err := files.FreeBytes(e.Executor.Root()); err == nil && free < bytesIn+minFreeBytes {
+		findings = append(findings, schemas.Finding{
+			Keyword: "disk_space",
+			Message: fmt.Sprintf("%d bytes are free where jobs are staged; this call needs %d", free, bytesIn+minFreeBytes),
+			Hint:    "free some room on the host, or send a smaller input",
+		})
+	}
+	if len(findings) == 0 {
+		findings = j.tool.Check(ctx, vars)
+	}
+	if len(findings) == 0 {
+		return nil
+	}
+	code := jobs.CodeArgumentsBusiness
+	if slices.ContainsFunc(findings, func(f schemas.Finding) bool { return f.Keyword == "program" }) {
+		code = jobs.CodeToolUnavailable
+	}
+	return refusal(code, "business", findings)
+}
+
+// minFreeBytes is the room that a job needs besides its inputs.
+const minFreeBytes = 64 << 20
+
+// lookAtInput says what a file argument names, without copying it.
+func (e *Engine) lookAtInput(ctx context.Context, principal string, args any, arg schemas.FileArgument) (jobs.InputFile, schemas.File, *schemas.Finding) {
+	f, in, err := e.openInput(ctx, principal, args, arg)
+	if err != nil {
+		finding := fileFinding(arg.Pointer, err)
+		return in, schemas.File{}, &finding
+	}
+	defer f.Close()
+	mediaType, sniffed, err := files.SniffFile(f)
+	if err != nil {
+		finding := fileFinding(arg.Pointer, err)
+		return in, schemas.File{}, &finding
+	}
+	kind := string(sniffed)
+	in.MediaType = mediaType
+	if in.Size == 0 {
+		finding := fileFinding(arg.Pointer, files.ErrEmpty)
+		return in, schemas.File{}, &finding
+	}
+	if len(arg.Kinds) > 0 && !slices.Contains(arg.Kinds, kind) {
+		return in, schemas.File{}, &schemas.Finding{
+			Pointer: arg.Pointer, Keyword: "kind",
+			Message: fmt.Sprintf("%q holds %s by its first bytes (%s), not %s", in.Reference, kind, mediaType, strings.Join(arg.Kinds, " or ")),
+			Hint:    "name a file that really is " + strings.Join(arg.Kinds, " or ") + "; the name's ending does not count",
+		}
+	}
+	return in, schemas.File{
+		Name: path.Base(in.Path), Size: in.Size, MediaType: mediaType, Kind: kind, SHA256: in.SHA256,
+	}, nil
+}
+
+// lookAtPublishes works out what the call would change in a project.
+func (e *Engine) lookAtPublishes(ctx context.Context, principal string, req Request, j *judgement) []schemas.Finding {
+	var findings []schemas.Finding
+	byName := map[string]schemas.FileArgument{}
+	for _, arg := range j.tool.Files(j.args) {
+		byName[arg.Name] = arg
+	}
+	for _, p := range j.tool.Publish {
+		name := p.At
+		if p.Remove != "" {
+			name = p.Remove
+		}
+		arg, given := byName[name]
+		if !given {
+			continue
+		}
+		step := jobs.PublishStep{Verb: jobs.VerbCreate, Artifact: p.Create, Project: projectOf(j.args), Path: arg.Value}
+		if p.Remove != "" {
+			step.Verb, step.Artifact = jobs.VerbRemove, ""
+		}
+		err := e.lookAtDestination(ctx, principal, &step, req.Options.Replace)
+		if err != nil {
+			findings = append(findings, fileFinding(arg.Pointer, err))
+			continue
+		}
+		j.publishes = append(j.publishes, step)
+	}
+	return findings
+}
+
+func (e *Engine) lookAtDestination(ctx context.Context, principal string, step *jobs.PublishStep, replace bool) error {
+	root, err := e.openProject(ctx, principal, step.Project)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if step.Verb == jobs.VerbRemove {
+		f, _, err := root.Open(step.Path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		step.OldSHA256, _, err = files.Digest(ctx, f)
+		return err
+	}
+	there, err := root.Stat(step.Path)
+	switch {
+	case isNotExist(err):
+		return parentExists(root, step.Path)
+	case err != nil:
+		return err
+	case !there.Regular():
+		return fmt.Errorf("%q: %w", step.Path, files.ErrNotRegular)
+	case !replace:
+		return fmt.Errorf("%q: %w", step.Path, files.ErrTaken)
+	}
+	f, _, err := root.Open(step.Path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	step.Verb = jobs.VerbReplace
+	step.OldSHA256, _, err = files.Digest(ctx, f)
+	return err
+}
+
+// parentExists refuses a destination whose folder is not there: macexec makes no
+// folders in a project that nobody asked for.
+func parentExists(root *files.Root, p string) error {
+	folder := path.Dir(p)
+	if folder == "." {
+		return nil
+	}
+	there, err := root.Stat(folder)
+	if err == nil && !there.Mode.IsDir() {
+		err = fmt.Errorf("%q: %w", folder, files.ErrNotFolder)
+	}
+	return err
+}
+
+// lookAtPrograms chooses the variant and says what is missing for it.
+func (e *Engine) lookAtPrograms(ctx context.Context, j *judgement, vars schemas.Vars) []schemas.Finding {
+	if !runs(j.tool) {
+		j.slot = publishSlot
+		return nil
+	}
+	variant, missing := e.chooseVariant(j.tool)
+	if variant == nil {
+		return []schemas.Finding{{
+			Keyword: "program",
+			Message: fmt.Sprintf("%s needs %s, which this host does not have in %s", j.tool.Tool, strings.Join(missing, ", "), strings.Join(e.Programs.Dirs(), ":")),
+			Hint:    "ask the operator to install it, or to add its folder to tool_path in config.yaml",
+		}}
+	}
+	j.variant, j.slot = variant, variant.Slot
+	programs, findings := e.programsOf(ctx, variant, vars)
+	j.programs = programs
+	return findings
+}
+
+// decideNow asks the policy about a call as it stands.
+func (e *Engine) decideNow(principal string, purpose jobs.Purpose, visible []string, tool jobs.ToolRef, publishes []jobs.PublishStep) jobs.Decision {
+	call := policy.Call{
+		Principal: principal, Tool: tool.Name, Version: tool.Version, Purpose: string(purpose),
+		Effects: string(tool.Effects), Destructive: tool.Destructive, VisibleTools: visible,
+	}
+	for _, step := range publishes {
+		call.Replaces = call.Replaces || step.Verb == jobs.VerbReplace
+		call.Removes = call.Removes || step.Verb == jobs.VerbRemove
+	}
+	d := e.Policy.Decide(call)
+	return jobs.Decision{
+		Effect: jobs.DecisionEffect(d.Effect), Rules: d.Rules, Reason: d.Reason,
+		PolicyVersion: e.Policy.Version(), DecidedAt: e.Now(),
+	}
+}
+
+// bind fixes what a person would approve: the digests of the inputs, of what is to
+// be replaced or removed, and of the programs.
+func (e *Engine) bind(ctx context.Context, principal string, j *judgement) (jobs.Binding, error) {
+	b := jobs.Binding{
+		Tool: j.ref.Name, Version: j.ref.Version, ManifestDigest: j.ref.ManifestDigest,
+		Fingerprint: j.fingerprint, Inputs: map[string]string{}, Programs: map[string]string{},
+		PolicyVersion: e.Policy.Version(), Requester: principal,
+	}
+	for _, arg := range j.tool.Files(j.args) {
+		if arg.Role != schemas.RoleInput {
+			continue
+		}
+		f, _, err := e.openInput(ctx, principal, j.args, arg)
+		if err != nil {
+			return b, err
+		}
+		digest, _, err := files.Digest(ctx, f)
+		_ = f.Close()
+		if err != nil {
+			return b, err
+		}
+		b.Inputs[arg.Pointer] = digest
+	}
+	for _, step := range j.publishes {
+		if step.OldSHA256 != "" {
+			b.Inputs[string(step.Verb)+":"+step.Path] = step.OldSHA256
+		}
+	}
+	for _, p := range j.programs {
+		b.Programs[p.Path] = p.SHA256
+	}
+	return sealBinding(b)
+}
+
+// fileFinding says in a finding what is wrong with a file argument.
+func fileFinding(pointer string, err error) schemas.Finding {
+	f := schemas.Finding{Pointer: pointer, Keyword: "file", Message: plainMessage(err), Hint: "check the name and the project"}
+	switch {
+	case isNotExist(err):
+		f.Keyword, f.Hint = "exists", "name a file that exists in the project, or upload one first"
+	case errors.Is(err, files.ErrTaken):
+		f.Keyword, f.Hint = "destination_taken", "choose another output, or ask for the file to be replaced"
+	case errors.Is(err, files.ErrEmpty):
+		f.Keyword, f.Hint = "not_empty", "name a file that has content"
+	case errors.Is(err, files.ErrNotRegular):
+		f.Keyword, f.Hint = "regular_file", "name a regular file, not a folder, pipe, device or link"
+	case errors.Is(err, files.ErrPath), errors.Is(err, files.ErrOutside), errors.Is(err, files.ErrNameTooLong):
+		f.Keyword, f.Hint = "path", "name a file by its path inside the project, such as \"clips/a.mp4\""
+	case errors.Is(err, files.ErrDenied):
+		f.Keyword, f.Hint = "permission", "let the user that runs macexec read the file, or write to the folder"
+	case jobs.CodeOf(err) == jobs.CodeProjectNotFound:
+		f.Pointer, f.Keyword, f.Hint = "/project_id", "project", "use a project that the host has (macexec projects list)"
+	}
+	return f
+}
+
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// runs reports whether a tool starts a process; one that does not only publishes.
+func runs(t *schemas.Tool) bool { return len(t.Run) > 0 }

@@ -1,0 +1,311 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/schemas"
+)
+
+// Submit decides a call and, if it is accepted, stores it as a job before it
+// answers. Once begun it is not cut short by the caller's going away: a decision
+// that is being written must not depend on who still listens (promise G3).
+//
+// The order is the promise: the known key comes before everything that depends on
+// the world, so that a repeat gets its job even when files are gone, the policy
+// is tighter or the manifest is newer (promise G2).
+func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, error) {
+	ctx = context.WithoutCancel(ctx)
+	if err := checkRequest(req); err != nil {
+		return Receipt{}, err
+	}
+	args, findings := schemas.Parse(req.Arguments, schemas.DefaultLimits())
+	if len(findings) > 0 {
+		return Receipt{}, e.reject(ctx, c, req, refusal(syntaxCode(findings), "syntax", findings))
+	}
+	if req.Key != "" {
+		receipt, known, err := e.repeat(ctx, c, req, args)
+		if known || err != nil {
+			return receipt, err
+		}
+	}
+
+	if tool, ok := e.Registry.Tool(req.Tool, req.ToolVersion); ok && req.Key == "" && !keyOptional(tool) {
+		return Receipt{}, e.reject(ctx, c, req, jobs.Errorf(jobs.CodeKeyRequired,
+			"%s does more than read, so the call needs an idempotency key of your choice; the same key again never starts it twice", tool.Tool))
+	}
+	// From here on the call is new; the write below looks at the key once more.
+	j, refused := e.judge(ctx, c, req, args)
+	if refused != nil {
+		return Receipt{}, e.reject(ctx, c, req, refused)
+	}
+	if j.decision.Effect == jobs.Deny {
+		denied := jobs.Errorf(jobs.CodePolicyDenied, "the policy denies this call: %s (rule %s)", j.decision.Reason, first(j.decision.Rules))
+		denied.Verdicts, denied.Decision = &j.verdicts, &j.decision
+		return Receipt{}, e.reject(ctx, c, req, denied)
+	}
+	job, err := e.newJob(c, req, j)
+	if err != nil {
+		return Receipt{}, err
+	}
+	data, err := json.Marshal(map[string]any{
+		"verdicts": j.verdicts, "decision": j.decision, "fingerprint": job.Fingerprint,
+		"tool": job.Tool, "approval": job.Approval, "context": req.Context,
+	})
+	if err != nil {
+		return Receipt{}, jobs.Errorf(jobs.CodeInternal, "describe the job: %w", err)
+	}
+	sub, err := e.Store.Submit(ctx, jobs.Submission{
+		Key: jobs.Key{Principal: c.Principal, Text: job.Key}, Fingerprint: job.Fingerprint, Job: job,
+		Entry: entryOf(c, req, jobs.EntrySubmitted, "", data),
+	})
+	if err != nil {
+		return Receipt{}, err
+	}
+	if sub.Outcome == jobs.SubmitAccepted {
+		e.admit(sub.Job, j.slot)
+	}
+	return e.answer(req, sub, j.warnings)
+}
+
+// repeat answers a call whose key is known.
+func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any) (Receipt, bool, error) {
+	key := jobs.Key{Principal: c.Principal, Text: req.Key}
+	record, err := e.Store.LookupKey(ctx, key)
+	if jobs.CodeOf(err) == jobs.CodeJobNotFound {
+		return Receipt{}, false, nil
+	}
+	if err != nil {
+		return Receipt{}, false, err
+	}
+	// Which arguments are secret is what the first submission said: the manifest
+	// may have changed since.
+	secret := map[string]bool{}
+	if record.Kind == jobs.KeyJob {
+		job, err := e.Store.Get(ctx, record.JobID)
+		if err != nil {
+			return Receipt{}, true, err
+		}
+		for pointer := range job.Sealed {
+			secret[pointer] = true
+		}
+	}
+	sub, err := e.Store.Submit(ctx, jobs.Submission{
+		Key: key, Fingerprint: e.fingerprint(req, args, secret),
+		Entry: entryOf(c, req, jobs.EntryReplayed, "", nil),
+	})
+	if err != nil {
+		return Receipt{}, true, err
+	}
+	receipt, err := e.answer(req, sub, nil)
+	return receipt, true, err
+}
+
+// answer turns what the store decided into a receipt or an error.
+func (e *Engine) answer(req Request, sub jobs.Submitted, warnings []string) (Receipt, error) {
+	switch sub.Outcome {
+	case jobs.SubmitAccepted, jobs.SubmitReplayed:
+		return Receipt{
+			Job: e.decorated(sub.Job), Replayed: sub.Outcome == jobs.SubmitReplayed,
+			Context: req.Context, Warnings: warnings,
+		}, nil
+	case jobs.SubmitConflict:
+		return Receipt{}, jobs.Errorf(jobs.CodeKeyConflict,
+			"the key %q belongs to job %s, which was another call; choose a new key for a new call", req.Key, sub.Key.JobID).
+			WithJob(sub.Key.JobID).With("key", req.Key)
+	case jobs.SubmitExpired:
+		return Receipt{}, jobs.Errorf(jobs.CodeKeyExpired,
+			"the key %q was used for job %s; its result has expired and it will not run again", req.Key, sub.Key.JobID).
+			WithJob(sub.Key.JobID).With("key", req.Key)
+	case jobs.SubmitFenced:
+		return Receipt{}, jobs.Errorf(jobs.CodeKeyFenced,
+			"the key %q was fenced before anything started under it, and nothing will", req.Key).With("key", req.Key)
+	case jobs.SubmitFree:
+	}
+	return Receipt{}, jobs.Errorf(jobs.CodeInternal, "the store answered a submission with outcome %d", sub.Outcome)
+}
+
+// newJob makes the record of an accepted call; it is not stored yet.
+func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) {
+	now := e.Now()
+	id, err := e.newJobID(now)
+	if err != nil {
+		return nil, err
+	}
+	key, made := req.Key, false
+	if key == "" {
+		key, made = newRandomKey(), true
+	}
+	arguments, err := json.Marshal(j.tool.Mask(j.args))
+	if err != nil {
+		return nil, jobs.Errorf(jobs.CodeInternal, "write the arguments down: %w", err)
+	}
+	if len(j.secrets) == 0 {
+		arguments = slices.Clone(req.Arguments) // as written
+	}
+	job := &jobs.Job{
+		ID: id, Host: e.Store.HostID(),
+		Principal: c.Principal, Key: key, KeyMade: made, Fingerprint: j.fingerprint,
+		Call: jobs.Call{
+			Tool: req.Tool, ToolVersion: req.ToolVersion, Arguments: arguments,
+			Purpose: req.Purpose, Options: req.Options, Context: req.Context,
+		},
+		Tool: j.ref, Verdicts: j.verdicts, Decision: j.decision, Inputs: j.inputs,
+		SubmittedAt: now,
+	}
+	if len(j.secrets) > 0 {
+		job.Sealed = map[string][]byte{}
+		for pointer, value := range j.secrets {
+			job.Sealed[pointer] = e.vault.seal(id, pointer, value)
+		}
+	}
+	if j.decision.Effect == jobs.RequireApproval {
+		job.Approval = &jobs.Approval{Binding: j.binding, ExpiresAt: now.Add(e.Limits.ApprovalExpiry)}
+		return job, job.Hold(now)
+	}
+	return job, job.Accept(now)
+}
+
+// admit lets a stored job wait for its turn, or for a person.
+func (e *Engine) admit(job *jobs.Job, slot string) {
+	switch job.State {
+	case jobs.StateQueued:
+		if by := job.Call.Options.StartBy; !by.IsZero() {
+			e.at(by, job.ID, func() { e.tooLate(job.ID) })
+		}
+		e.sched.add(queued{id: job.ID, class: slot, seq: job.Seq})
+		e.dispatch()
+	case jobs.StateAwaitingApproval:
+		when := job.Approval.ExpiresAt
+		if by := job.Call.Options.StartBy; !by.IsZero() && by.Before(when) {
+			e.at(by, job.ID, func() { e.tooLate(job.ID) })
+			return
+		}
+		e.at(when, job.ID, func() { e.expire(job.ID) })
+	default:
+	}
+}
+
+// Check says what Submit would answer now. It uses no key and runs nothing.
+func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error) {
+	if err := checkRequest(req); err != nil {
+		return Check{}, err
+	}
+	args, findings := schemas.Parse(req.Arguments, schemas.DefaultLimits())
+	if len(findings) > 0 {
+		return Check{Verdicts: *refusal(syntaxCode(findings), "syntax", findings).Verdicts}, nil
+	}
+	j, refused := e.judge(ctx, c, req, args)
+	if refused != nil {
+		if refused.Verdicts == nil || refused.Code == jobs.CodeToolNotFound {
+			return Check{}, refused
+		}
+		return Check{Tool: j.ref, Verdicts: *refused.Verdicts}, nil
+	}
+	return Check{
+		Tool: j.ref, Verdicts: j.verdicts, Decision: &j.decision, Fingerprint: j.fingerprint,
+		Programs: j.programs, Publishes: j.publishes, Warnings: j.warnings,
+	}, nil
+}
+
+// reject journals a refusal before it is answered. If the journal cannot be
+// written the answer is that, and still no.
+func (e *Engine) reject(ctx context.Context, c Caller, req Request, refused *jobs.Error) error {
+	data, err := json.Marshal(map[string]any{
+		"code": refused.Code, "verdicts": refused.Verdicts, "decision": refused.Decision,
+		"tool": req.Tool, "key": req.Key, "context": req.Context,
+	})
+	if err != nil {
+		return jobs.Errorf(jobs.CodeInternal, "describe the refusal: %w", err)
+	}
+	if err := e.Store.Append(ctx, entryOf(c, req, jobs.EntryRejected, refused.Message, data)); err != nil {
+		return err
+	}
+	return refused
+}
+
+func entryOf(c Caller, req Request, kind jobs.EntryKind, message string, data []byte) jobs.Entry {
+	return jobs.Entry{
+		Kind: kind, Principal: c.Principal, Owner: c.Principal, Message: message, Data: data,
+		ToolCallID: req.Context.ToolCallID, RunID: req.Context.RunID, TraceID: req.Context.TraceID,
+	}
+}
+
+// fingerprint identifies the call; a secret counts by its digest.
+func (e *Engine) fingerprint(req Request, args any, secret map[string]bool) string {
+	return schemas.Fingerprint(schemas.CanonicalCall{
+		Tool: req.Tool, Version: req.ToolVersion, Purpose: string(req.Purpose), Replace: req.Options.Replace,
+		Arguments: args, Secret: e.vault.digest,
+	}, secret)
+}
+
+// checkRequest looks at what is not arguments.
+func checkRequest(req Request) error {
+	o := req.Options
+	switch {
+	case req.Tool == "":
+		return jobs.Errorf(jobs.CodeRequestInvalid, "name the tool; ListTools says which there are")
+	case len(req.Key) > maxKeyBytes:
+		return jobs.Errorf(jobs.CodeRequestInvalid, "the idempotency key has %d bytes; the limit is %d", len(req.Key), maxKeyBytes)
+	case !slices.Contains(jobs.Purposes(), req.Purpose):
+		return jobs.Errorf(jobs.CodeRequestInvalid, "purpose %q is none of %v", req.Purpose, jobs.Purposes())
+	case o.Timeout < 0:
+		return jobs.Errorf(jobs.CodeRequestInvalid, "a timeout cannot be negative")
+	case o.OnLock != "" && o.OnLock != jobs.OnLockWait && o.OnLock != jobs.OnLockRefuse:
+		return jobs.Errorf(jobs.CodeRequestInvalid, "on_lock is %q or %q", jobs.OnLockWait, jobs.OnLockRefuse)
+	case o.Supersedes != "" || o.SerialContext || o.Priority != 0 || o.OnLock != "":
+		return jobs.Errorf(jobs.CodeRequestInvalid, "this version does not yet take on_lock, serial_context, priority or supersedes; leave them out")
+	}
+	return nil
+}
+
+// maxKeyBytes bounds an idempotency key; a UUID has 36.
+const maxKeyBytes = 512
+
+// refusal makes the error for a call that a verdict refuses.
+func refusal(code jobs.Code, verdict string, findings []schemas.Finding) *jobs.Error {
+	err := jobs.Errorf(code, "the arguments are refused (%s): %s", verdict, findings[0].Message)
+	if len(findings) > 1 {
+		err = jobs.Errorf(code, "the arguments are refused (%s): %s, and %d more", verdict, findings[0].Message, len(findings)-1)
+	}
+	v := &jobs.Verdicts{
+		SyntaxChecked: true, SyntaxValid: verdict != "syntax",
+		SchemaChecked: verdict != "syntax", SchemaValid: verdict == "business",
+		BusinessChecked: verdict == "business",
+	}
+	for _, f := range findings {
+		v.Findings = append(v.Findings, jobs.Finding{
+			Verdict: verdict, Pointer: f.Pointer, Keyword: f.Keyword, Message: f.Message, Hint: f.Hint,
+		})
+	}
+	err.Verdicts, err.Findings = v, v.Findings
+	return err
+}
+
+// syntaxCode tells bytes that are no JSON from JSON that exceeds a limit.
+func syntaxCode(findings []schemas.Finding) jobs.Code {
+	switch findings[0].Keyword {
+	case "size", "depth", "number":
+		return jobs.CodeArgumentsTooLarge
+	default:
+		return jobs.CodeArgumentsNotJSON
+	}
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return list[0]
+}
+
+func secretPointers(secrets map[string]string) map[string]bool {
+	set := map[string]bool{}
+	for pointer := range maps.Keys(secrets) {
+		set[pointer] = true
+	}
+	return set
+}

@@ -1,0 +1,100 @@
+package engine
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// vault seals secret arguments with a key that is not in the store, and gives
+// digests of them that nobody without the key can guess (promise G11).
+type vault struct {
+	aead   cipher.AEAD
+	macKey []byte
+}
+
+func newVault(key []byte) (*vault, error) {
+	if len(key) != 32 {
+		return nil, fmt.Errorf("the secret key has %d bytes, not 32", len(key))
+	}
+	sealKey, err := hkdf.Key(sha256.New, key, nil, "macexec v1 seal", 32)
+	if err != nil {
+		return nil, err
+	}
+	macKey, err := hkdf.Key(sha256.New, key, nil, "macexec v1 digest", 32)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(sealKey)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, err
+	}
+	return &vault{aead: aead, macKey: macKey}, nil
+}
+
+// seal encrypts one secret for one place of one job; it opens nowhere else.
+func (v *vault) seal(jobID, pointer, value string) []byte {
+	return v.aead.Seal(nil, nil, []byte(value), []byte(jobID+"\x00"+pointer))
+}
+
+func (v *vault) open(jobID, pointer string, sealed []byte) (string, error) {
+	plain, err := v.aead.Open(nil, nil, sealed, []byte(jobID+"\x00"+pointer))
+	if err != nil {
+		return "", jobs.Errorf(jobs.CodeInternal, "the secret argument %s of job %s cannot be opened with this host's key", pointer, jobID)
+	}
+	return string(plain), nil
+}
+
+func (v *vault) openAll(j *jobs.Job) (map[string]string, error) {
+	secrets := make(map[string]string, len(j.Sealed))
+	for pointer, sealed := range j.Sealed {
+		value, err := v.open(j.ID, pointer, sealed)
+		if err != nil {
+			return nil, err
+		}
+		secrets[pointer] = value
+	}
+	return secrets, nil
+}
+
+// byArgument names secrets by argument instead of by JSON pointer.
+func byArgument(secrets map[string]string) map[string]string {
+	named := make(map[string]string, len(secrets))
+	for pointer, value := range secrets {
+		named[strings.TrimPrefix(pointer, "/")] = value
+	}
+	return named
+}
+
+// digest stands for a secret in the fingerprint.
+func (v *vault) digest(pointer, value string) string {
+	mac := hmac.New(sha256.New, v.macKey)
+	mac.Write([]byte(pointer))
+	mac.Write([]byte{0})
+	mac.Write([]byte(value))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// masked replaces every secret in a text by stars.
+func masked(text string, secrets map[string]string) string {
+	for _, value := range secrets {
+		if value != "" {
+			text = strings.ReplaceAll(text, value, "******")
+		}
+	}
+	return text
+}
+
+func newRandomKey() string { return "auto-" + strings.ToLower(rand.Text()) }

@@ -1,0 +1,255 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/macexec/macexec/executor"
+	"github.com/macexec/macexec/jobs"
+)
+
+// progressEvery is how often a watcher that asks for progress is told of it.
+const progressEvery = 500 * time.Millisecond
+
+// Watch yields events until ctx ends, yield fails or the engine stops. Every entry
+// after the cursor that the caller may see is yielded exactly once and in order;
+// entries that are gone give CodeCursorExpired (promise G12).
+func (e *Engine) Watch(ctx context.Context, c Caller, w WatchRequest, yield func(WatchEvent) error) error {
+	ctx, cancel := e.untilStopped(ctx)
+	defer cancel()
+	after := w.After
+	if w.FromNow {
+		after = e.Store.Head()
+	}
+	if w.JobID != "" {
+		// The cursor is taken before the snapshot: a change in between is told again,
+		// never missed.
+		if w.After == 0 {
+			after = e.Store.Head()
+		}
+		job, err := e.visible(ctx, c, w.JobID)
+		if err != nil {
+			return err
+		}
+		if err := yield(WatchEvent{Cursor: after, Snapshot: true, Job: e.decorated(job)}); err != nil {
+			return err
+		}
+	}
+	last := map[string]Progress{}
+	for {
+		var failed error
+		err := e.Store.Journal(ctx, after, journalPage, func(entry jobs.Entry) bool {
+			after = entry.Seq
+			failed = e.yieldEntry(ctx, c, w, entry, yield)
+			return failed == nil
+		})
+		if err = errors.Join(err, failed); err != nil {
+			return e.endOfStream(ctx, err)
+		}
+		if e.Store.Head() > after {
+			continue
+		}
+		waitCtx, done := ctx, context.CancelFunc(func() {})
+		if w.Progress {
+			waitCtx, done = context.WithTimeout(ctx, progressEvery)
+		}
+		err = e.Store.Wait(waitCtx, after)
+		done()
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+			return e.endOfStream(ctx, err)
+		}
+		if w.Progress {
+			if err := e.yieldProgress(c, w, last, yield); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// journalPage is how many entries are read in one transaction.
+const journalPage = 256
+
+func (e *Engine) yieldEntry(ctx context.Context, c Caller, w WatchRequest, entry jobs.Entry, yield func(WatchEvent) error) error {
+	if entry.Owner != c.Principal || !strings.HasPrefix(string(entry.Kind), "job.") {
+		return nil
+	}
+	if w.JobID != "" && entry.JobID != w.JobID {
+		return nil
+	}
+	job, err := e.Store.Get(ctx, entry.JobID)
+	if err != nil {
+		// The entry is still true when the record is damaged or pruned.
+		job = nil
+	}
+	if w.RunID != "" && (job == nil || job.Call.Context.RunID != w.RunID) {
+		return nil
+	}
+	return yield(WatchEvent{Cursor: entry.Seq, Entry: &entry, Job: e.decorated(job)})
+}
+
+func (e *Engine) yieldProgress(c Caller, w WatchRequest, last map[string]Progress, yield func(WatchEvent) error) error {
+	for _, p := range e.progress() {
+		if w.JobID != "" && p.JobID != w.JobID {
+			continue
+		}
+		job, err := e.Store.Get(context.Background(), p.JobID)
+		if err != nil || job.Principal != c.Principal || (w.RunID != "" && job.Call.Context.RunID != w.RunID) {
+			continue
+		}
+		if sameProgress(last[p.JobID], p) {
+			continue
+		}
+		last[p.JobID] = p
+		if err := yield(WatchEvent{Progress: &p}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sameProgress(a, b Progress) bool {
+	if (a.Percent == nil) != (b.Percent == nil) || (a.Percent != nil && *a.Percent != *b.Percent) {
+		return false
+	}
+	return a.Attempt == b.Attempt && a.Phase == b.Phase && a.Rate == b.Rate
+}
+
+// progress reads what every running job's tool last said of itself.
+func (e *Engine) progress() []Progress {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var list []Progress
+	for _, l := range e.live {
+		if p, ok := l.currentProgress(); ok {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Logs yields the log of one attempt. With Follow it waits for more until the
+// attempt has ended, and then goes on with the next attempt if there is one.
+func (e *Engine) Logs(ctx context.Context, c Caller, r LogRequest, yield func(LogChunk) error) error {
+	ctx, cancel := e.untilStopped(ctx)
+	defer cancel()
+	job, err := e.visible(ctx, c, r.JobID)
+	if err != nil {
+		return err
+	}
+	n := r.Attempt
+	if n == 0 {
+		n = len(job.Attempts)
+	}
+	if n < 0 || n > len(job.Attempts) {
+		return jobs.Errorf(jobs.CodeFileNotFound, "job %s has %d attempts, not %d", r.JobID, len(job.Attempts), r.Attempt).WithJob(r.JobID)
+	}
+	for n == 0 && r.Follow {
+		// Nothing has started yet; wait for the first attempt.
+		if job.State.Settled() {
+			return nil
+		}
+		if job, err = e.waitChange(ctx, c, job); err != nil {
+			return e.endOfStream(ctx, err)
+		}
+		n = len(job.Attempts)
+	}
+	if n == 0 {
+		return nil
+	}
+	options := executor.LogOptions{Cursor: r.Cursor, Follow: r.Follow, TailBytes: r.TailBytes}
+	for {
+		err := e.Executor.ReadLog(ctx, r.JobID, n, options, func(ch executor.LogChunk) error {
+			return yield(LogChunk{
+				Attempt: n, Stream: string(ch.Stream), At: ch.Time, Data: ch.Data, Cursor: ch.Cursor, Gap: ch.Gap,
+			})
+		})
+		if err != nil {
+			return e.endOfStream(ctx, err)
+		}
+		if !r.Follow {
+			return nil
+		}
+		for n == len(job.Attempts) && !job.State.Settled() {
+			if job, err = e.waitChange(ctx, c, job); err != nil {
+				return e.endOfStream(ctx, err)
+			}
+		}
+		if n == len(job.Attempts) {
+			return nil
+		}
+		n++
+		options = executor.LogOptions{Follow: true}
+	}
+}
+
+// waitChange returns the job once it has a newer revision.
+func (e *Engine) waitChange(ctx context.Context, c Caller, old *jobs.Job) (*jobs.Job, error) {
+	for {
+		head := e.Store.Head()
+		job, err := e.visible(ctx, c, old.ID)
+		if err != nil || job.Revision > old.Revision {
+			return job, err
+		}
+		if err := e.Store.Wait(ctx, head); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Journal yields the entries after a sequence number that the caller may see.
+func (e *Engine) Journal(ctx context.Context, c Caller, after uint64, limit int, follow bool, yield func(jobs.Entry) error) error {
+	ctx, cancel := e.untilStopped(ctx)
+	defer cancel()
+	given := 0
+	for {
+		var failed error
+		err := e.Store.Journal(ctx, after, journalPage, func(entry jobs.Entry) bool {
+			after = entry.Seq
+			if entry.Owner != "" && entry.Owner != c.Principal {
+				return true
+			}
+			failed = yield(entry)
+			given++
+			return failed == nil && (limit == 0 || given < limit)
+		})
+		if err = errors.Join(err, failed); err != nil {
+			return e.endOfStream(ctx, err)
+		}
+		switch {
+		case limit > 0 && given >= limit:
+			return nil
+		case e.Store.Head() > after:
+			continue
+		case !follow:
+			return nil
+		}
+		if err := e.Store.Wait(ctx, after); err != nil {
+			return e.endOfStream(ctx, err)
+		}
+	}
+}
+
+// VerifyJournal walks the hash chain.
+func (e *Engine) VerifyJournal(ctx context.Context, _ Caller) (uint64, error) {
+	return e.Store.VerifyJournal(ctx)
+}
+
+// untilStopped gives a context that also ends when the engine stops.
+func (e *Engine) untilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(e.stopped, func() { cancel(errStopping) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+var errStopping = jobs.Errorf(jobs.CodeDraining, "the daemon is stopping; reconnect and go on from your cursor")
+
+// endOfStream names the reason why a stream ended: the engine's stop rather than
+// the cancelled context that it caused.
+func (e *Engine) endOfStream(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errStopping) {
+		return cause
+	}
+	return err
+}
