@@ -1,0 +1,139 @@
+package server
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/jobs/engine"
+	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
+)
+
+// chunkSize is how much of a file goes in one message.
+const chunkSize = 256 << 10
+
+type fileService struct {
+	macexecv1.UnsafeFileServiceServer
+	server *Server
+}
+
+func (s *fileService) UploadFile(stream grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse]) error {
+	ctx := stream.Context()
+	first, err := stream.Recv()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	start := first.GetStart()
+	if start == nil {
+		return badField("start", "must be the first message of an upload")
+	}
+	announced := engine.UploadRequest{SHA256: start.GetSha256(), Size: -1}
+	if start.Size != nil {
+		announced.Size = start.GetSize()
+		if announced.Size < 0 {
+			return badField("start.size", "is %d, and must not be negative", announced.Size)
+		}
+	}
+	if announced.SHA256 != "" && !hexDigest(announced.SHA256) {
+		return badField("start.sha256", "is not a SHA-256 in 64 lower-case hexadecimal digits")
+	}
+	upload, err := s.server.engine.Upload(ctx, caller(ctx), announced)
+	if err != nil {
+		return err
+	}
+	defer upload.Abort()
+	if err := receive(stream, upload, announced.Size); err != nil {
+		return err
+	}
+	blob, err := upload.Commit(ctx)
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(&macexecv1.UploadFileResponse{File: &macexecv1.FileInfo{
+		Reference: "sha256:" + blob.SHA256, Sha256: blob.SHA256, Size: blob.Size, MediaType: blob.MediaType,
+	}})
+}
+
+// receive writes the chunks of an upload and compares their number of bytes with
+// the announced one (-1: none was).
+func receive(stream grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse], w io.Writer, announced int64) error {
+	var size int64
+	for {
+		req, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		chunk, ok := req.GetPart().(*macexecv1.UploadFileRequest_Chunk)
+		if !ok {
+			return badField("start", "may only be the first message of an upload")
+		}
+		size += int64(len(chunk.Chunk))
+		if announced >= 0 && size > announced {
+			break
+		}
+		if _, err := w.Write(chunk.Chunk); err != nil {
+			return err
+		}
+	}
+	if announced >= 0 && size != announced {
+		return jobs.Errorf(jobs.CodeDigestMismatch, "the file was announced with %d bytes, and other ones came", announced)
+	}
+	return nil
+}
+
+func hexDigest(s string) bool {
+	_, err := hex.DecodeString(s)
+	return err == nil && len(s) == 64 && s == strings.ToLower(s)
+}
+
+func (s *fileService) DownloadFile(req *macexecv1.DownloadFileRequest, stream grpc.ServerStreamingServer[macexecv1.DownloadFileResponse]) error {
+	ctx := stream.Context()
+	file, info, err := s.server.engine.OpenFile(ctx, caller(ctx), req.GetReference())
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	offset := req.GetOffset()
+	if offset < 0 || offset > info.Size {
+		return badField("offset", "is %d, and the file has %d bytes", offset, info.Size)
+	}
+	if _, err := file.Seek(offset, io.SeekStart); err != nil {
+		return jobs.Errorf(jobs.CodeInternal, "seek in %s: %w", info.Reference, err)
+	}
+	if err := stream.Send(&macexecv1.DownloadFileResponse{File: convertFile(info), Offset: offset}); err != nil {
+		return err
+	}
+	for buf := make([]byte, chunkSize); ; {
+		n, err := file.Read(buf)
+		if n > 0 {
+			if err := stream.Send(&macexecv1.DownloadFileResponse{Offset: offset, Chunk: buf[:n]}); err != nil {
+				return err
+			}
+			offset += int64(n)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return jobs.Errorf(jobs.CodeInternal, "read %s: %w", info.Reference, err)
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (s *fileService) StatFile(ctx context.Context, req *macexecv1.StatFileRequest) (*macexecv1.StatFileResponse, error) {
+	info, err := s.server.engine.StatFile(ctx, caller(ctx), req.GetReference())
+	if err != nil {
+		return nil, err
+	}
+	return &macexecv1.StatFileResponse{File: convertFile(info)}, nil
+}

@@ -1,0 +1,120 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// The guard is what every request passes through: it proves and checks who asks,
+// catches panics, makes what goes out valid UTF-8, ends streams when the server
+// drains, and has errors made into statuses.
+
+// errDraining ends streams, so that their callers go on with the next daemon.
+func errDraining() *jobs.Error {
+	return jobs.Errorf(jobs.CodeDraining, "the daemon is stopping; connect again and go on from your cursor")
+}
+
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	var resp any
+	err := s.admit(ctx, info.FullMethod, func(ctx context.Context) (err error) {
+		resp, err = handler(ctx, req)
+		return err
+	})
+	if err != nil {
+		return nil, s.statusOf(err, info.FullMethod, idsOf(req))
+	}
+	validUTF8(resp)
+	return resp, nil
+}
+
+func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	var ids requestIDs
+	err := s.admit(ss.Context(), info.FullMethod, func(ctx context.Context) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(s.draining, func() { cancel(errDraining()) })()
+		guarded := &guardedStream{ServerStream: ss, ctx: ctx, ids: &ids, clientStreams: info.IsClientStream}
+		err := handler(srv, guarded)
+		if err != nil && s.draining.Err() != nil && jobs.CodeOf(err) != jobs.CodeDraining {
+			// Whatever the handler made of the cancelled context: this is the reason.
+			if cause, ok := errors.AsType[*jobs.Error](context.Cause(ctx)); ok {
+				return cause
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return s.statusOf(err, info.FullMethod, ids)
+	}
+	return nil
+}
+
+// admit calls handle for a peer that is known and may use the method, and makes an
+// error of a panic.
+func (s *Server) admit(ctx context.Context, method string, handle func(context.Context) error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.log.LogAttrs(ctx, slog.LevelError, "a request panicked",
+				slog.String("method", method), slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	p, err := s.identify(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.authorize(p, method); err != nil {
+		return err
+	}
+	return handle(withPrincipal(ctx, p))
+}
+
+// guardedStream is the stream that a handler sees.
+type guardedStream struct {
+	grpc.ServerStream
+	ctx           context.Context
+	ids           *requestIDs
+	clientStreams bool
+}
+
+func (g *guardedStream) Context() context.Context { return g.ctx }
+
+func (g *guardedStream) SendMsg(m any) error {
+	validUTF8(m)
+	return g.ServerStream.SendMsg(m)
+}
+
+func (g *guardedStream) RecvMsg(m any) error {
+	if !g.clientStreams {
+		err := g.ServerStream.RecvMsg(m)
+		*g.ids = idsOf(m)
+		return err
+	}
+	// gRPC's own RecvMsg knows nothing of our context, and an idle sender would hold
+	// up the drain. What is left behind ends with the stream, and nobody else has m.
+	received := make(chan error, 1)
+	go func() { received <- g.ServerStream.RecvMsg(m) }()
+	select {
+	case err := <-received:
+		return err
+	case <-g.ctx.Done():
+		return context.Cause(g.ctx)
+	}
+}
+
+// validUTF8 makes every string in a message valid, with U+FFFD for what is not:
+// protobuf refuses a message for one bad byte in a file's name or a tool's words,
+// and a stream with it (B60).
+func validUTF8(m any) {
+	if message, ok := m.(proto.Message); ok {
+		repair(message.ProtoReflect())
+	}
+}

@@ -1,0 +1,101 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
+)
+
+// Options are what a Server is made of.
+type Options struct {
+	Engine Engine
+	// Resolve says who a peer is. Nil: OwnerOnly.
+	Resolve Resolver
+	// Log takes faults and panics. Nil: nowhere.
+	Log *slog.Logger
+}
+
+// Server is the gRPC face on unix sockets. It also serves grpc.health.v1 (which says
+// NOT_SERVING once it drains) and server reflection v1.
+//
+// Messages have gRPC's default bound of 4 MiB. Arguments of more than 1 MiB get the
+// engine's verdict ARGUMENTS_TOO_LARGE; a message beyond the bound gets
+// RESOURCE_EXHAUSTED from gRPC, and the connection lives on. Every answer stays
+// below the bound: lists are cut into pages, files and logs into chunks.
+type Server struct {
+	engine      Engine
+	resolve     Resolver
+	log         *slog.Logger
+	permissions map[string]Role
+
+	grpc     *grpc.Server
+	health   *health.Server
+	draining context.Context
+	drain    context.CancelFunc
+}
+
+// New makes a Server that does not serve yet.
+func New(o Options) *Server {
+	s := &Server{engine: o.Engine, resolve: o.Resolve, log: o.Log, permissions: permissions(), health: health.NewServer()}
+	if s.resolve == nil {
+		s.resolve = OwnerOnly()
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.draining, s.drain = context.WithCancel(context.Background())
+	s.grpc = grpc.NewServer(
+		grpc.Creds(peerCredentials{}),
+		grpc.UnaryInterceptor(s.unary),
+		grpc.StreamInterceptor(s.stream),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+	)
+	macexecv1.RegisterToolServiceServer(s.grpc, &toolService{server: s})
+	macexecv1.RegisterJobServiceServer(s.grpc, &jobService{server: s})
+	macexecv1.RegisterFileServiceServer(s.grpc, &fileService{server: s})
+	macexecv1.RegisterJournalServiceServer(s.grpc, &journalService{server: s})
+	macexecv1.RegisterHostServiceServer(s.grpc, &hostService{server: s})
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	reflection.RegisterV1(s.grpc)
+	for name := range s.grpc.GetServiceInfo() {
+		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+	}
+	return s
+}
+
+// Serve answers requests on a listener until Stop, which makes it return nil. It
+// closes the listener. It may be called for several listeners at a time.
+func (s *Server) Serve(lis net.Listener) error { return s.grpc.Serve(lis) }
+
+// Stop ends serving: health says NOT_SERVING, no new requests are taken, streams end
+// with UNAVAILABLE and the cursor to go on from, and requests that are being answered
+// are answered. When ctx ends first, what is left is cut off, and Stop returns ctx's
+// error; a submission that the engine is writing is then still written, and its
+// caller learns of it by its key.
+func (s *Server) Stop(ctx context.Context) error {
+	s.health.Shutdown()
+	s.drain()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-done
+		return ctx.Err()
+	}
+}
