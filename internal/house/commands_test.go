@@ -63,7 +63,7 @@ func documentedCommands(t *testing.T) []command {
 	add := func(at, line string) {
 		c := command{at: at}
 		line, _, _ = strings.Cut(line, " #")
-		for _, token := range strings.Fields(line) {
+		for token := range strings.FieldsSeq(line) {
 			switch {
 			case strings.ContainsAny(token, "|&<>;"):
 				if len(c.path) > 0 {
