@@ -108,8 +108,16 @@ func (c *carrier) advance(ctx context.Context) (Result, error) {
 		return c.create(temp, isDest)
 	case c.step.Verb == Replace && tempOurs:
 		return c.exchange(ctx, temp, dest, isDest)
-	case c.step.Verb == Replace && destOurs:
-		return c.discard(ctx)
+	case c.step.Verb == Replace:
+		was, err := c.hasDigest(ctx, c.dir, c.temp, c.step.OldSHA256)
+		if err != nil {
+			return Result{}, err
+		}
+		// The old file under the hidden name: only the swap can have put it there,
+		// whatever became of the destination since.
+		if was || destOurs {
+			return c.discard(was, destOurs)
+		}
 	case destOurs:
 		return c.done()
 	}
@@ -258,16 +266,16 @@ func (c *carrier) mayMove(ctx context.Context) (Result, bool, error) {
 	return Result{Outcome: Refused, Err: err}, false, nil
 }
 
-// discard: what the swap moved out of the way is checked, then goes to the trash;
-// if it is not what was agreed on, or the trash will not have it, it is put back.
-func (c *carrier) discard(ctx context.Context) (Result, error) {
-	err := c.expectOld(ctx, c.dir, c.temp)
-	if errors.Is(err, ErrChanged) || c.failed != nil {
+// discard: what the swap moved out of the way goes to the trash, if it was what was
+// agreed on and the trash will have it; else it is put back.
+func (c *carrier) discard(was, destOurs bool) (Result, error) {
+	switch {
+	case was && c.failed == nil:
+	case destOurs:
 		// The next look finds the file at its own name again.
 		return Result{}, explain(c.step.Path, c.dir.swap(c.temp, c.dest))
-	}
-	if err != nil {
-		return Result{}, err
+	default:
+		return Result{}, c.failed
 	}
 	// Both names are durable before the old one moves on.
 	if err := c.dir.sync(); err != nil {

@@ -394,7 +394,7 @@ func (c *carrier) dress(there Facts, mode fs.FileMode, uid, gid uint32) (bool, e
 		return false, fmt.Errorf("%q: %w", c.step.Temp, ErrChanged)
 	}
 	if chown {
-		if err := f.Chown(int(uid), int(gid)); err != nil {
+		if err := f.Chown(int(uid), int(gid)); err != nil && !errors.Is(err, fs.ErrPermission) && !unsupported(err) {
 			return false, explain(c.step.Temp, err)
 		}
 	}

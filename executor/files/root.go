@@ -25,6 +25,11 @@ func OpenRoot(dir string) (*Root, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("%w: a project needs an absolute path, not %q", ErrPath, dir)
 	}
+	if fi, err := os.Stat(dir); err != nil {
+		return nil, explain(dir, err)
+	} else if !fi.IsDir() {
+		return nil, fmt.Errorf("%q: %w", dir, ErrNotFolder)
+	}
 	r, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, explain(dir, err)

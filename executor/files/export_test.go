@@ -1,0 +1,35 @@
+package files
+
+import "context"
+
+// Advance makes at most n single changes of a step, as if a crash came after them;
+// false if the step ended before.
+func Advance(ctx context.Context, step Step, n int) (bool, error) {
+	c, err := open(step)
+	if err != nil {
+		return false, err
+	}
+	defer c.close()
+	for range n {
+		res, err := c.advance(ctx)
+		if err != nil || res.Outcome != "" {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// PlaceSteps does the same for Place.
+func PlaceSteps(ctx context.Context, step Step, n int) (bool, error) {
+	c, err := open(step)
+	if err != nil {
+		return false, err
+	}
+	defer c.close()
+	for range n {
+		if _, done, err := c.placeOnce(ctx); err != nil || done {
+			return false, err
+		}
+	}
+	return true, nil
+}
