@@ -51,7 +51,7 @@ func BenchmarkSubmit(b *testing.B) {
 		b.Run(fmt.Sprintf("callers=%d", n), func(b *testing.B) {
 			s := benchStore(b)
 			callers(b, n, func(i int) error {
-				_, err := s.Submit(b.Context(), storetest.Submission(storetest.NewJob(b, i)))
+				_, err := s.Submit(b.Context(), storetest.Submission(storetest.NewJob(i)))
 				return err
 			})
 		})
@@ -64,7 +64,7 @@ func BenchmarkReplay(b *testing.B) {
 			s := benchStore(b)
 			var subs []jobs.Submission
 			for i := range 1000 {
-				subs = append(subs, storetest.Submission(storetest.NewJob(b, i)))
+				subs = append(subs, storetest.Submission(storetest.NewJob(i)))
 				if _, err := s.Submit(b.Context(), subs[i]); err != nil {
 					b.Fatal(err)
 				}
@@ -82,7 +82,7 @@ func BenchmarkUpdate(b *testing.B) {
 		b.Run(fmt.Sprintf("callers=%d", n), func(b *testing.B) {
 			s := benchStore(b)
 			for i := range 1000 {
-				if _, err := s.Submit(b.Context(), storetest.Submission(storetest.NewJob(b, i))); err != nil {
+				if _, err := s.Submit(b.Context(), storetest.Submission(storetest.NewJob(i))); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -31,7 +31,7 @@ func Check(path string) (problems []string, err error) {
 	}
 	if problems := checkPages(file); len(problems) > 0 {
 		// bbolt trusts its pages; it must not walk such a file.
-		return problems, file.Close()
+		return problems, closeLocked(file)
 	}
 	db, err := openBolt(file, true)
 	if err != nil {

@@ -44,6 +44,13 @@ func openLocked(ctx context.Context, path string, flag, how int, wait time.Durat
 	}
 }
 
+// closeLocked gives the lock back and closes the file. Closing alone would not do
+// it after a panic of bbolt, since the mapping that is left keeps the file open.
+func closeLocked(f *os.File) error {
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+	return f.Close()
+}
+
 func lockFile(ctx context.Context, f *os.File, path string, how int, deadline time.Time) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)

@@ -82,9 +82,11 @@ type Store struct {
 	done    chan struct{} // closed when the writer has ended
 
 	// Of the writer only: what is committed.
-	jobSeq uint64
-	chain  chainHead
-	wedged bool // a panic inside a commit left bbolt's locks held
+	jobSeq   uint64
+	chain    chainHead
+	wedged   bool          // a panic inside a commit left bbolt's locks held
+	lastSize int           // operations in the last commit
+	lastTook time.Duration // and how long they took
 
 	// committed, if set, runs inside the gate after each commit. Tests stop there.
 	committed func()
@@ -135,7 +137,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 func openBolt(file *os.File, readOnly bool) (*bbolt.DB, error) {
 	path := file.Name()
 	refuse := func(why error) (*bbolt.DB, error) {
-		_ = file.Close()
+		_ = closeLocked(file)
 		return nil, jobs.Errorf(jobs.CodeStoreFailed,
 			"the store %s is damaged or is no store, and is left as it is: %v; restore a backup or move it away", path, why).With("path", path)
 	}
@@ -248,7 +250,7 @@ func (s *Store) Close() error {
 	<-s.done
 	removeHolder(s.path)
 	if s.wedged {
-		return s.file.Close() // bbolt's own Close would wait for ever
+		return closeLocked(s.file) // bbolt's own Close would wait for ever
 	}
 	if err := s.db.Close(); err != nil {
 		return jobs.Errorf(jobs.CodeStoreFailed, "the store %s did not close cleanly: %v", s.path, err)

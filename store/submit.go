@@ -17,16 +17,25 @@ func (s *Store) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted
 		outcome jobs.SubmitOutcome
 		record  jobs.KeyRecord
 		snap    *snapshot
+		seq     uint64
 	)
 	err = s.do(ctx, func(b *batch) (write func() error, err error) {
 		outcome, record, snap, write, err = b.submit(p)
+		seq = b.jobSeq + 1
 		return write, err
 	})
 	if err != nil {
 		return jobs.Submitted{}, err
 	}
 	out := jobs.Submitted{Outcome: outcome, Key: record}
-	if snap != nil {
+	switch outcome {
+	case jobs.SubmitAccepted:
+		// The caller gets its own job back, completed; decoding the record for it
+		// would cost more than all the rest. The cache keeps the record, not this.
+		job := *sub.Job
+		job.Seq, job.Revision = seq, 1
+		out.Job = &job
+	case jobs.SubmitReplayed, jobs.SubmitConflict:
 		out.Job, err = snap.decoded()
 	}
 	return out, err

@@ -1,0 +1,156 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+func journalTests() []suiteTest {
+	return []suiteTest{
+		{"G12: entries are chained and have no holes", func(t *testing.T, s jobs.Store) {
+			for i := range 5 {
+				err := s.Append(t.Context(), jobs.Entry{Kind: jobs.EntryHost, Message: fmt.Sprint("<", i, ">"), Data: []byte(`{ "a": "<>" }`)})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			prev := strings.Repeat("0", 64)
+			for i, e := range entries(t, s, 0) {
+				if e.Seq != uint64(i+1) || e.Prev != prev || len(e.Hash) != 64 || e.At.IsZero() {
+					t.Errorf("entry %d: %+v", i+1, e)
+				}
+				prev = e.Hash
+			}
+			wantSame(t, "head", uint64(5), s.Head())
+		}},
+		{"a reader begins where it wants and stops when it wants", func(t *testing.T, s jobs.Store) {
+			const n = 700 // more than is read at once
+			together(func(i int) {
+				for range n / crowd {
+					if err := s.Append(t.Context(), jobs.Entry{Kind: jobs.EntryRejected, Principal: fmt.Sprint(i)}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			total := uint64(n / crowd * crowd)
+			for _, test := range []struct {
+				after uint64
+				limit int
+				want  uint64
+			}{{0, 0, total}, {0, 3, 3}, {5, 0, total - 5}, {300, 300, 300}, {total - 1, 9, 1}, {total, 0, 0}, {total + 9, 0, 0}} {
+				var got uint64
+				err := s.Journal(t.Context(), test.after, test.limit, func(e jobs.Entry) bool {
+					if got++; e.Seq != test.after+got {
+						t.Errorf("after %d: entry %d is number %d", test.after, e.Seq, got)
+					}
+					return true
+				})
+				if err != nil || got != test.want {
+					t.Errorf("after %d, limit %d: %d entries, want %d, %v", test.after, test.limit, got, test.want, err)
+				}
+			}
+			calls := 0
+			if err := s.Journal(t.Context(), 0, 0, func(jobs.Entry) bool { calls++; return calls < 4 }); err != nil || calls != 4 {
+				t.Errorf("%d calls, %v", calls, err)
+			}
+		}},
+		{"a reader may use the store while it reads", func(t *testing.T, s jobs.Store) {
+			mustSubmit(t, s, 1)
+			mustSubmit(t, s, 2)
+			seen := 0
+			err := s.Journal(t.Context(), 0, 0, func(e jobs.Entry) bool {
+				seen++
+				mustUpdate(t, s, e.JobID, Start)
+				return true
+			})
+			if err != nil || seen != 2 {
+				t.Errorf("%d entries, %v", seen, err)
+			}
+		}},
+		{"a job's entries are found", func(t *testing.T, s jobs.Store) {
+			a, b := mustSubmit(t, s, 1), mustSubmit(t, s, 11)
+			mustUpdate(t, s, a.ID, Start)
+			if _, err := s.Submit(t.Context(), Submission(NewJob(1))); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Append(t.Context(), jobs.Entry{Kind: jobs.EntryRejected, JobID: a.ID}); err != nil {
+				t.Fatal(err)
+			}
+			for id, want := range map[string][]jobs.EntryKind{
+				a.ID:      {jobs.EntrySubmitted, jobs.EntryChanged, jobs.EntryReplayed, jobs.EntryRejected},
+				b.ID:      {jobs.EntrySubmitted},
+				JobID(99): nil,
+			} {
+				var got []jobs.Entry
+				if err := s.JobJournal(t.Context(), id, func(e jobs.Entry) bool { got = append(got, e); return true }); err != nil {
+					t.Fatal(err)
+				}
+				wantSame(t, id, want, kinds(got))
+			}
+		}},
+		{"who waits is told of the next entry", func(t *testing.T, s jobs.Store) {
+			errs := make(chan error, crowd)
+			for range crowd {
+				go func() { errs <- s.Wait(t.Context(), 0) }()
+			}
+			mustSubmit(t, s, 1)
+			for range crowd {
+				if err := <-errs; err != nil {
+					t.Error(err)
+				}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { errs <- s.Wait(ctx, 1) }()
+			cancel()
+			wantCode(t, <-errs, jobs.CodeCallerGone)
+		}},
+	}
+}
+
+func fileTests() []suiteTest {
+	return []suiteTest{
+		{"a file belongs to everyone who sent it", func(t *testing.T, s jobs.Store) {
+			digest := strings.Repeat("ab", 32)
+			_, err := s.GetBlob(t.Context(), digest)
+			wantCode(t, err, jobs.CodeFileNotFound)
+			for _, who := range []string{"b", "a", "b"} {
+				blob := jobs.Blob{SHA256: digest, Size: 3, MediaType: "text/plain", Principals: []string{who}, StoredAt: Time()}
+				if err := s.PutBlob(t.Context(), blob); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := s.GetBlob(t.Context(), digest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantSame(t, "file", jobs.Blob{SHA256: digest, Size: 3, MediaType: "text/plain", Principals: []string{"a", "b"}, StoredAt: Time()}, got)
+			wantSame(t, "entries", []jobs.EntryKind{jobs.EntryFile, jobs.EntryFile, jobs.EntryFile}, kinds(entries(t, s, 0)))
+			wantCode(t, s.PutBlob(t.Context(), jobs.Blob{SHA256: digest, Size: 4, Principals: []string{"a"}}), jobs.CodeDigestMismatch)
+		}},
+		{"projects", func(t *testing.T, s jobs.Store) {
+			for _, p := range []jobs.Project{{Name: "b", Root: "/srv/b"}, {Name: "a", Root: "/srv/a"}, {Name: "b", Root: "/srv/b"}} {
+				if err := s.PutProject(t.Context(), p, "operator"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			wantCode(t, s.PutProject(t.Context(), jobs.Project{Name: "a", Root: "/elsewhere"}, "operator"), jobs.CodeProjectExists)
+			wantCode(t, s.DeleteProject(t.Context(), "c", "operator"), jobs.CodeProjectNotFound)
+			got, err := s.Projects(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantSame(t, "projects", []jobs.Project{{Name: "a", Root: "/srv/a"}, {Name: "b", Root: "/srv/b"}}, got)
+			if err := s.DeleteProject(t.Context(), "a", "operator"); err != nil {
+				t.Fatal(err)
+			}
+			if got, err = s.Projects(t.Context()); err != nil || len(got) != 1 {
+				t.Errorf("got %v, %v", got, err)
+			}
+			wantSame(t, "entries", []jobs.EntryKind{jobs.EntryProject, jobs.EntryProject, jobs.EntryProject}, kinds(entries(t, s, 0)))
+		}},
+	}
+}
