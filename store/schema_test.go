@@ -1,0 +1,374 @@
+package store
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/store/storetest"
+)
+
+// Run with -update to write the golden tree anew, and with -update-store to save a
+// store of the newest schema version in testdata. The latter is done once for each
+// version, before the first migration away from it is written, and never again.
+var (
+	updateGolden = flag.Bool("update", false, "write golden files anew")
+	updateStores = flag.Bool("update-store", false, "save a store of this schema version in testdata")
+)
+
+// fill puts something into every bucket.
+func fill(t testing.TB, s *Store) {
+	t.Helper()
+	ctx := t.Context()
+	for n := range 3 {
+		submit(t, s, n)
+	}
+	submitted := storetest.Submission(storetest.NewJob(1))
+	if _, err := s.Submit(ctx, submitted); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Update(ctx, storetest.JobID(0), storetest.Cancel); err != nil {
+		t.Fatal(err)
+	}
+	err := errors.Join(
+		s.PutBlob(ctx, jobs.Blob{SHA256: strings.Repeat("ab", 32), Size: 3, MediaType: "text/plain", Principals: []string{"orchestrator"}}),
+		s.PutProject(ctx, jobs.Project{Name: "default", Root: "/srv/default"}, "operator"),
+		s.Append(ctx, jobs.Entry{Kind: jobs.EntryHost, Message: "the daemon started"}),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dump writes the bucket tree, one line for each key. Text is shown as text and
+// everything else in hex.
+func dump(t testing.TB, s *Store) string {
+	t.Helper()
+	var out strings.Builder
+	show := func(b []byte) string {
+		for _, c := range b {
+			if c < ' ' || c > '~' {
+				return fmt.Sprintf("%x", b)
+			}
+		}
+		return fmt.Sprintf("%s", b)
+	}
+	var walk func(b *bbolt.Bucket, depth int) error
+	walk = func(b *bbolt.Bucket, depth int) error {
+		return b.ForEach(func(k, v []byte) error {
+			fmt.Fprintf(&out, "%s%s", strings.Repeat("\t", depth), show(k))
+			if sub := b.Bucket(k); sub != nil {
+				out.WriteString("/\n")
+				return walk(sub, depth+1)
+			}
+			if string(k) == metaHostID {
+				v = []byte("(random)")
+			}
+			fmt.Fprintf(&out, " = %s\n", show(v))
+			return nil
+		})
+	}
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
+			fmt.Fprintf(&out, "%s/\n", name)
+			return walk(b, 1)
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// The tree on disk is the one that the package comment draws.
+func TestTree(t *testing.T) {
+	t.Parallel()
+	s := openNew(t)
+	fill(t, s)
+	got := dump(t, s)
+	golden := filepath.Join("testdata", "tree.golden")
+	if *updateGolden {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range buckets() {
+		if !strings.Contains(string(doc), "//\t"+name+"\n") {
+			t.Errorf("the package comment does not draw bucket %s", name)
+		}
+		if !strings.Contains(got, name+"/\n\t") {
+			t.Errorf("the test puts nothing into bucket %s", name)
+		}
+	}
+	for _, key := range []string{metaSchemaVersion, metaHostID, metaCreatedAt, metaJobSeq, metaJournalHead} {
+		if !strings.Contains(string(doc), "── "+key+" ") {
+			t.Errorf("the package comment does not draw meta key %s", key)
+		}
+	}
+}
+
+func storeFile(version uint64) string {
+	return filepath.Join("testdata", fmt.Sprintf("store-v%d.db.gz", version))
+}
+
+// Stores of every version since the first can still be opened, and hold what was
+// put into them.
+func TestOldStores(t *testing.T) {
+	t.Parallel()
+	newest := schemaVersion(migrations())
+	if *updateStores {
+		saveStore(t, storeFile(newest))
+	}
+	for version := uint64(firstSchema); version <= newest; version++ {
+		t.Run(fmt.Sprint(version), func(t *testing.T) {
+			t.Parallel()
+			path := unpack(t, storeFile(version))
+			s := openAt(t, path)
+			if s.Head() != 8 || s.HostID() == "" {
+				t.Errorf("head %d, host %q", s.Head(), s.HostID())
+			}
+			if good, err := s.VerifyJournal(t.Context()); err != nil || good != 8 {
+				t.Errorf("%d good entries, %v", good, err)
+			}
+			got, err := s.Submit(t.Context(), storetest.Submission(storetest.NewJob(2)))
+			if err != nil || got.Outcome != jobs.SubmitReplayed || got.Job.Seq != 3 {
+				t.Errorf("got %+v, %v", got, err)
+			}
+			_ = s.Close()
+			if problems, err := Check(path); err != nil || len(problems) > 0 {
+				t.Errorf("Check: %q, %v", problems, err)
+			}
+			_, err = os.Stat(fmt.Sprintf("%s.v%d.bak", path, version))
+			if saved := err == nil; saved != (version < newest) {
+				t.Errorf("a copy from before the upgrade: %t", saved)
+			}
+		})
+	}
+}
+
+func saveStore(t *testing.T, name string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "store.db")
+	s := openAt(t, path)
+	fill(t, s)
+	_ = s.Close()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	z, err := gzip.NewWriterLevel(&buf, gzip.BestCompression)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = z.Write(raw)
+	if err := errors.Join(err, z.Close(), os.WriteFile(name, buf.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func unpack(t *testing.T, name string) string {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "store.db")
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// migrationTests has the test of each migration, by its name.
+func migrationTests() map[string]func(*testing.T) { return nil }
+
+func TestEveryMigrationHasATest(t *testing.T) {
+	t.Parallel()
+	for i, m := range migrations() {
+		test := migrationTests()[m.name]
+		if test == nil {
+			t.Errorf("migration %q has no test", m.name)
+			continue
+		}
+		if _, err := os.Stat(storeFile(uint64(firstSchema + i))); err != nil {
+			t.Errorf("migration %q has no store to start from: %v", m.name, err)
+		}
+		t.Run(m.name, test)
+	}
+	if len(migrationTests()) != len(migrations()) {
+		t.Errorf("%d tests for %d migrations", len(migrationTests()), len(migrations()))
+	}
+}
+
+// The machinery, with steps that only this test knows.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	s := openAt(t, path)
+	submit(t, s, 1)
+	before := dump(t, s)
+	broken := errors.New("a step failed")
+	var fail bool
+	var ran []string
+	step := func(name string) migration {
+		return migration{name, func(tx *bbolt.Tx) error {
+			ran = append(ran, name)
+			if _, err := tx.CreateBucket([]byte("new " + name)); err != nil {
+				return err
+			}
+			if fail && name == "two" {
+				return broken
+			}
+			return nil
+		}}
+	}
+	list := []migration{step("one"), step("two")}
+	log := slog.New(slog.DiscardHandler)
+
+	fail = true
+	err := migrate(path, s.db, list, log)
+	if err == nil || !strings.Contains(err.Error(), path+".v1.bak") || errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	fail = false
+	if err := migrate(path, s.db, list, log); err != nil {
+		t.Error(err)
+	}
+	if err := migrate(path, s.db, list, log); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"one", "two", "two"}, ran); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := dump(t, s); !strings.Contains(got, "new one/\n") || !strings.Contains(got, "new two/\n") {
+		t.Errorf("the steps left\n%s", got)
+	}
+	_ = s.Close()
+
+	// This macexec is now older than the store.
+	now, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(t.Context(), Options{Path: path})
+	wantCode(t, err, jobs.CodeStoreFailed)
+	if err == nil || !strings.Contains(err.Error(), "version 3") || !strings.Contains(err.Error(), "up to 1") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := Check(path); err == nil || !strings.Contains(err.Error(), "version 3") {
+		t.Errorf("Check: %v", err)
+	}
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(now, after) {
+		t.Errorf("the file was changed, %v", err)
+	}
+
+	// The copy is the store from before.
+	info, err := os.Stat(path + ".v1.bak")
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if diff := cmp.Diff(before, dump(t, openAt(t, path+".v1.bak"))); diff != "" {
+		t.Errorf("the copy (-want +got):\n%s", diff)
+	}
+}
+
+// A bbolt file of something else is refused and kept.
+func TestForeignFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("theirs")); return err })
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(t.Context(), Options{Path: path})
+	wantCode(t, err, jobs.CodeStoreFailed)
+	if err == nil || !strings.Contains(err.Error(), "no store of macexec") {
+		t.Errorf("got %v", err)
+	}
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the file was changed, %v", err)
+	}
+}
+
+// Whatever the start of a file says, looking at it ends well, and what is accepted
+// lies inside the file.
+func FuzzInspectFile(f *testing.F) {
+	s := openNew(f)
+	path := s.path
+	_ = s.Close()
+	good, err := os.ReadFile(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good[:8192])
+	f.Add(good)
+	f.Add([]byte{})
+	f.Add(make([]byte, 8192))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		head, err := inspectFile(bytes.NewReader(b), int64(len(b)))
+		if err != nil {
+			return
+		}
+		if m := head.current; m.highWater*uint64(m.pageSize) > uint64(len(b)) || m.root >= m.highWater {
+			t.Errorf("accepted %+v in %d bytes", m, len(b))
+		}
+	})
+}
+
+// Two keys never share a place, and a place never moves.
+func TestKeyPlace(t *testing.T) {
+	t.Parallel()
+	seen := map[string]jobs.Key{}
+	for _, key := range []jobs.Key{{}, {Principal: "ab"}, {Text: "ab"}, {Principal: "a", Text: "b"}, {Principal: "ab", Text: "c"}, {Principal: "a", Text: "bc"}} {
+		place := fmt.Sprintf("%x", keyPlace(key))
+		if other, taken := seen[place]; taken || !strings.HasPrefix(place, "01") || len(place) != 66 {
+			t.Errorf("%+v lies at %s, like %+v", key, place, other)
+		}
+		seen[place] = key
+	}
+	const want = "010f1d8984b34345458117cc3559e20922d71aeaa085af103d6af75c5f6ddf3424"
+	if got := fmt.Sprintf("%x", keyPlace(jobs.Key{Principal: "orchestrator", Text: "key-1"})); got != want {
+		t.Errorf("the place of a key moved from %s to %s", want, got)
+	}
+}
