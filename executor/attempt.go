@@ -147,7 +147,7 @@ func (a *Attempt) Tmp() string { return a.dir.Tmp() }
 // Release gives the lock up without a start. Later calls do nothing.
 func (a *Attempt) Release() {
 	if a.lock != nil {
-		a.lock.Close()
+		freeLock(a.lock)
 		a.lock = nil
 	}
 }
@@ -159,17 +159,19 @@ func (a *Attempt) Start(cmd Command) (*Running, error) {
 	if a.lock == nil {
 		return nil, &NotStartedError{errors.New("the attempt was started or released before")}
 	}
-	defer a.Release()
 	r, err := a.start(cmd)
 	if err != nil {
+		a.Release()
 		return nil, &NotStartedError{err}
 	}
+	a.lock.Close() // the keeper holds it now
+	a.lock = nil
 	return r, nil
 }
 
 func (a *Attempt) start(cmd Command) (*Running, error) {
 	spec, err := json.Marshal(keeper.Spec{
-		Self: a.x.keeper, Token: rand.Text(), BootSession: a.x.boot,
+		Token: rand.Text(), BootSession: a.x.boot,
 		Launch:  cmd.launch(a.Work(), []string{a.Work()}, []string{a.dir.Keeper()}),
 		Timeout: cmd.Timeout, Grace: cmd.Grace, StopSignal: int(cmd.StopSignal),
 		CaptureStdout: cmd.CaptureStdout, LogBytes: cmd.Limits.LogBytes, CaptureBytes: cmd.Limits.CaptureBytes,

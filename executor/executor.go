@@ -136,6 +136,13 @@ func takeLock(d Dir, create bool) (*os.File, error) {
 	return f, nil
 }
 
+// freeLock gives a lock up at once. Closing alone would not do: a child that is
+// being started at this moment holds a copy of the descriptor until its exec.
+func freeLock(f *os.File) {
+	_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+	f.Close()
+}
+
 // Remove deletes the folder of a job and everything in it. It refuses while one
 // of its attempts is held.
 func (x *Executor) Remove(job string) error {
@@ -155,7 +162,7 @@ func (x *Executor) Remove(job string) error {
 		lock, err := takeLock(Dir(filepath.Join(x.JobDir(job), e.Name())), false)
 		switch {
 		case err == nil:
-			defer lock.Close() // held until everything is gone
+			defer freeLock(lock) // held until everything is gone
 		case errors.Is(err, ErrHeld):
 			return fmt.Errorf("remove %s: %w", job, err)
 		}

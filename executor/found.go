@@ -72,7 +72,7 @@ func (x *Executor) inspect(d Dir) (Found, error) {
 	case err != nil:
 		return Found{}, err
 	}
-	defer lock.Close()
+	defer freeLock(lock)
 	if err := keeper.WriteFence(d, keeper.Fence{At: time.Now().UTC()}); err != nil {
 		return Found{}, fmt.Errorf("fence the attempt: %w", err)
 	}

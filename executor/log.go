@@ -206,7 +206,7 @@ func (x *Executor) hasEnded(d Dir) bool {
 	if err != nil {
 		return true
 	}
-	defer f.Close()
+	defer freeLock(f)
 	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil
 }
 

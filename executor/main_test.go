@@ -183,7 +183,12 @@ func tool(verb string, args []string) int {
 		if err == nil {
 			l.Close()
 		}
-		report("listen", "", err)
+		report("listen", "-", err)
+		u, err := net.Dial("udp", args[0])
+		if err == nil {
+			u.Close()
+		}
+		report("udp", args[0], err)
 	case "kill":
 		report("kill", args[0], syscall.Kill(number(0), syscall.SIGKILL))
 	case "memory":

@@ -57,7 +57,7 @@ func (x *Executor) Probe(ctx context.Context, cmd Command) (ProbeResult, error) 
 	token := rand.Text()
 	l := cmd.launch("/", nil, []string{x.root})
 	l.Env = keeper.Environment(l.Env, token)
-	launcher, err := keeper.StartLauncher(x.keeper[0], x.keeper, &l, outW, errW)
+	launcher, err := keeper.StartLauncher(x.keeper[0], x.keeper, outW, errW)
 	outW.Close()
 	errW.Close()
 	if err != nil {
@@ -73,6 +73,9 @@ func (x *Executor) Probe(ctx context.Context, cmd Command) (ProbeResult, error) 
 	begun := make(chan error, 1)
 	go func() {
 		err := identityErr
+		if err == nil {
+			err = launcher.Send(&l)
+		}
 		if err == nil {
 			err = launcher.Ready()
 		}

@@ -51,7 +51,7 @@ func (x *Executor) Attach(job string, n int) (*Running, bool, error) {
 		x.locks.Lock()
 		lock, err := takeLock(d, false)
 		if err == nil {
-			lock.Close()
+			freeLock(lock)
 		}
 		x.locks.Unlock()
 		switch {

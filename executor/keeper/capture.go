@@ -73,8 +73,8 @@ type capture struct {
 	hint     []byte
 }
 
-func newCapture(s Stream, pipe *os.File, log *logFile) *capture {
-	return &capture{stream: s, pipe: pipe, log: log, done: make(chan struct{})}
+func newCapture(s Stream, pipe *os.File) *capture {
+	return &capture{stream: s, pipe: pipe, done: make(chan struct{})}
 }
 
 // run reads until the end of the stream or the pipe's deadline.

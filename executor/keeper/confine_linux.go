@@ -85,7 +85,7 @@ func ConfinementOn(c Confine) Confinement {
 		out.Kind, out.Version = "landlock", version
 	}
 	out.Files = a.Handled_access_fs != 0
-	out.Network = a.Handled_access_net != 0
+	out.Network = !c.Network && canFilter()
 	out.Signals = a.Scoped&unix.LANDLOCK_SCOPE_SIGNAL != 0
 	return out
 }
@@ -95,7 +95,19 @@ func confine(exe string, c Confine) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
-	attr := rulesetFor(landlockVersion(), c)
+	version := landlockVersion()
+	if err := restrictFiles(exe, c, rulesetFor(version, c)); err != nil {
+		return err
+	}
+	if c.Network || !canFilter() {
+		return nil
+	}
+	return refuseSockets(version >= unixSocketsConfined)
+}
+
+// restrictFiles enforces the ruleset on the calling thread; without Landlock there
+// is nothing to enforce.
+func restrictFiles(exe string, c Confine, attr unix.LandlockRulesetAttr) error {
 	if attr.Handled_access_fs == 0 {
 		return nil
 	}

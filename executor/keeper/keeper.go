@@ -3,7 +3,6 @@ package keeper
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -15,20 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// LockFD is the descriptor on which a keeper finds the attempt's lock, held.
-	LockFD = 3
-
-	// leftoverGrace is what processes get that outlive the tool's first one.
-	leftoverGrace = 500 * time.Millisecond
-	// killPatience is how long a process may take to die of SIGKILL before it
-	// counts as escaped.
-	killPatience = 5 * time.Second
-	// sweepPause is when a sweep looks again for processes that were not there.
-	sweepPause = 20 * time.Millisecond
-	// drainPatience bounds the reading of a pipe that an escaped process holds.
-	drainPatience = time.Second
-)
+// LockFD is the descriptor on which a keeper finds the attempt's lock, held.
+const LockFD = 3
 
 // Exit codes of the keeper itself. They prove nothing about the tool.
 const (
@@ -43,7 +30,7 @@ const (
 func Main(args []string) int {
 	switch {
 	case len(args) == 2 && args[0] == "hold":
-		return hold(Dir(args[1]))
+		return hold(Dir(args[1]), os.Args[:len(os.Args)-len(args)])
 	case len(args) == 1 && args[0] == "launch":
 		return launch()
 	}
@@ -53,52 +40,63 @@ func Main(args []string) int {
 
 // holding is one keeper's state.
 type holding struct {
-	dir    Dir
-	spec   *Spec
-	self   Process
-	stop   <-chan os.Signal
-	begun  time.Time
-	exit   Exit
-	log    *logFile
-	stdout *capture
-	stderr *capture
+	dir      Dir
+	spec     *Spec
+	self     Process
+	launcher *Launcher
+	stop     <-chan os.Signal
+	begun    time.Time
+	exit     Exit
+	log      *logFile
+	stdout   *capture
+	stderr   *capture
 	// released: the tool may have begun, so nothing may claim the contrary.
 	released bool
 }
 
-func hold(dir Dir) int {
+// hold is the keeper's whole life. self is the argument vector, without the verb,
+// that plays this program again.
+func hold(dir Dir, self []string) int {
 	// The order matters: first listen, then say who holds the lock, then look at
 	// the records. A request that came before is seen as a record, one that comes
 	// later as a signal.
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGUSR1)
-	// The others are caught, not ignored: what is ignored would stay ignored in
-	// the tool. Nobody reads the channel.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE,
-		syscall.SIGQUIT, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	h := &holding{dir: dir, stop: stop, begun: time.Now()}
-	spec, err := readSpec(os.Stdin)
+	// The launcher sets out at once, so that its start costs no time of its own.
+	// Until it is sent its orders it is nothing but a process.
+	launchErr := h.startLauncher(self)
+	code, err := h.admit()
 	if err != nil {
-		return h.complain(exitUsage, fmt.Errorf("read the spec: %w", err))
+		h.abandon()
+		return h.complain(code, err)
 	}
-	h.spec = spec
+	return h.run(launchErr)
+}
+
+// admit reads what is to be done and finds out whether this keeper may do it.
+func (h *holding) admit() (code int, err error) {
+	if h.spec, err = readSpec(os.Stdin); err != nil {
+		return exitUsage, fmt.Errorf("read the spec: %w", err)
+	}
 	if err := h.takeLock(); err != nil {
-		return h.complain(exitRefused, err)
+		return exitRefused, err
 	}
-	for _, path := range []string{dir.Fenced(), dir.Started(), dir.Exit()} {
+	for _, path := range []string{h.dir.Fenced(), h.dir.Started(), h.dir.Exit()} {
 		there, err := exists(path)
 		if err == nil && there {
 			err = fmt.Errorf("%s is there: this attempt is not to be started", filepath.Base(path))
 		}
 		if err != nil {
-			return h.complain(exitRefused, err)
+			return exitRefused, err
 		}
 	}
-	if err := reserve(dir.Reserve()); err != nil {
+	if err := reserve(h.dir.Reserve()); err != nil {
 		// Without room for its end, the attempt does not begin.
-		return h.complain(exitFailed, fmt.Errorf("reserve room for the exit record: %w", err))
+		return exitFailed, fmt.Errorf("reserve room for the exit record: %w", err)
 	}
-	return h.run()
+	return exitDone, nil
 }
 
 func (h *holding) complain(code int, err error) int {
@@ -140,21 +138,20 @@ func reserve(path string) error {
 }
 
 // run starts the tool, watches it and writes the exit record.
-func (h *holding) run() (code int) {
+func (h *holding) run(launchErr error) (code int) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			h.complain(exitFailed, fmt.Errorf("fault: %v\n%s", fault, debug.Stack()))
 			code = exitFailed
 			if !h.released {
+				h.abandon()
 				code = h.end(h.notStarted(fmt.Errorf("fault in the keeper: %v", fault)))
 			}
 		}
 	}()
-	if h.stopAsked() {
-		return h.end(h.notStarted(errors.New("stopped before it was started")))
-	}
-	started, err := h.start()
+	started, err := h.start(launchErr)
 	if err != nil {
+		h.abandon()
 		return h.end(h.notStarted(err))
 	}
 	h.supervise(started)
@@ -192,27 +189,29 @@ func (h *holding) end(err error) int {
 	return exitDone
 }
 
+var errStopped = errors.New("stopped before it was started")
+
 // start brings the tool to its first instruction. After an error there was none.
-func (h *holding) start() (*Started, error) {
-	if err := adoptOrphans(); err != nil {
-		return nil, fmt.Errorf("adopt orphans: %w", err)
+func (h *holding) start(launchErr error) (*Started, error) {
+	switch {
+	case h.stopAsked():
+		return nil, errStopped
+	case launchErr != nil:
+		return nil, launchErr
 	}
-	launcher, err := h.startLauncher()
-	if err != nil {
+	if err := h.openOutputs(); err != nil {
 		return nil, err
 	}
-	abandon := func(err error) (*Started, error) {
-		launcher.Close()
-		SignalGroup(launcher.Pid, syscall.SIGKILL)
-		Reap(launcher.Pid)
-		h.drain()
+	l := h.spec.Launch
+	l.Env = Environment(l.Env, h.spec.Token)
+	if err := h.launcher.Send(&l); err != nil {
 		return nil, err
 	}
 	ready := make(chan error, 1)
-	go func() { ready <- launcher.Ready() }()
-	tool, err := Identify(launcher.Pid)
+	go func() { ready <- h.launcher.Ready() }()
+	tool, err := Identify(h.launcher.Pid)
 	if err != nil {
-		return abandon(fmt.Errorf("identify the launcher: %w", err))
+		return nil, fmt.Errorf("identify the launcher: %w", err)
 	}
 	started := &Started{
 		Pid: tool.Pid, StartTime: tool.StartTime,
@@ -224,195 +223,82 @@ func (h *holding) start() (*Started, error) {
 	// The record reaches the disk while the launcher sets itself up: what it
 	// says of the confinement is what the launcher enforces or dies of.
 	if err := write(h.dir.Started(), started); err != nil {
-		return abandon(fmt.Errorf("write the started record: %w", err))
+		return nil, fmt.Errorf("write the started record: %w", err)
 	}
-	timeout := h.after(h.spec.Timeout)
 	select {
 	case err = <-ready:
 	case <-h.stop:
-		if h.stopAsked() {
-			err = errors.New("stopped before it was started")
-		} else {
+		if !h.stopAsked() {
 			err = <-ready
 		}
-	case <-timeout:
+	case <-h.after(h.spec.Timeout):
 		h.exit.StoppedFor = StoppedForTimeout
 		err = errors.New("the time limit was reached before it was started")
 	}
-	if err == nil && h.stopAsked() {
-		err = errors.New("stopped before it was started")
-	}
-	if err != nil {
-		return abandon(err)
+	switch {
+	case err != nil:
+		return nil, err
+	case h.stopAsked():
+		return nil, errStopped
 	}
 	h.released = true
-	if err := launcher.Release(); err != nil {
+	if err := h.launcher.Release(); err != nil {
 		h.released = false
-		return abandon(err)
+		return nil, err
 	}
 	return started, nil
 }
 
-func (h *holding) startLauncher() (*Launcher, error) {
-	file, err := os.OpenFile(h.dir.Log(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, err
+func (h *holding) startLauncher(self []string) error {
+	if err := adoptOrphans(); err != nil {
+		return fmt.Errorf("adopt orphans: %w", err)
 	}
-	h.log = &logFile{file: file, limit: h.spec.LogBytes}
 	outR, outW, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer outW.Close()
 	errR, errW, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer errW.Close()
-	h.stdout, h.stderr = newCapture(Stdout, outR, h.log), newCapture(Stderr, errR, h.log)
+	h.stdout, h.stderr = newCapture(Stdout, outR), newCapture(Stderr, errR)
+	h.launcher, err = StartLauncher(ownExecutable(self), self, outW, errW)
+	return err
+}
+
+// openOutputs makes the files of the tool's output and begins to fill them.
+func (h *holding) openOutputs() error {
+	file, err := os.OpenFile(h.dir.Log(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
 	if h.spec.CaptureStdout {
 		h.stdout.file, err = os.OpenFile(h.dir.Stdout(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		h.stdout.fileLimit = h.spec.CaptureBytes
 	}
-	l := h.spec.Launch
-	l.Env = Environment(l.Env, h.spec.Token)
-	launcher, err := StartLauncher(ownExecutable(h.spec.Self), h.spec.Self, &l, outW, errW)
-	if err != nil {
-		return nil, err
-	}
-	go h.stdout.run()
-	go h.stderr.run()
-	return launcher, nil
-}
-
-// after is a timer's channel; without a limit it never fires.
-func (h *holding) after(limit time.Duration) <-chan time.Time {
-	if limit <= 0 {
-		return nil
-	}
-	return time.After(time.Until(h.begun.Add(limit)))
-}
-
-// supervise waits for the tool's end, stops it when that is due, and sweeps.
-func (h *holding) supervise(s *Started) {
-	ended := make(chan error, 1)
-	go func() { ended <- WaitEnd(s.Pid, true) }()
-	timeout := h.after(h.spec.Timeout)
-	var kill <-chan time.Time
-	begin := func(reason StoppedFor) {
-		if h.exit.StoppedFor != StoppedForNothing {
-			return
-		}
-		h.exit.StoppedFor = reason
-		// The leader is not reaped while we are here, so the group is the tool's.
-		SignalGroup(s.Pid, syscall.Signal(h.spec.StopSignal))
-		SignalGroup(s.Pid, syscall.SIGCONT)
-		kill = time.After(h.spec.Grace)
-	}
-	stopIfAsked := func() {
-		if there, err := exists(h.dir.StopRequest()); err == nil && there {
-			begin(StoppedForRequest)
-		}
-	}
-	stopIfAsked()
-	for {
-		select {
-		case <-h.stop:
-			stopIfAsked()
-			continue
-		case <-timeout:
-			begin(StoppedForTimeout)
-			continue
-		case <-kill:
-			SignalGroup(s.Pid, syscall.SIGKILL)
-			continue
-		case err := <-ended:
-			if err != nil {
-				h.complain(exitFailed, fmt.Errorf("wait for the tool: %w", err))
-			}
-		}
-		break
-	}
-	e := &h.exit
-	ws, leftover, escaped := endTree(s, e.StoppedFor != StoppedForNothing, leftoverGrace)
-	e.Leftover, e.Escaped = leftover, escaped
-	if ws.Signaled() {
-		e.Signal, e.CoreDumped = int(ws.Signal()), ws.CoreDump()
-	} else {
-		e.Code = ws.ExitStatus()
-	}
-	h.drain()
-	failed := e.Code != 0 || e.Signal != 0
-	e.DiskFull = e.DiskFull || h.stderr.says("No space left on device", "Disk quota exceeded")
-	e.OutOfMemory = failed && h.stderr.says("Cannot allocate memory", "out of memory", "Out of memory", "bad_alloc", "MemoryError")
-	if err := h.flush(failed); err != nil {
-		e.Unflushed = true
-		e.Error = fmt.Sprintf("flush the outputs: %v", err)
-		e.DiskFull = e.DiskFull || errors.Is(err, syscall.ENOSPC)
-	}
-}
-
-// drain reads what is left in the pipes. Normally all writers are gone; one that
-// escaped must neither hang nor fail the attempt.
-func (h *holding) drain() {
-	deadline := time.Now().Add(drainPatience)
+	h.log = &logFile{file: file, limit: h.spec.LogBytes}
 	for _, c := range []*capture{h.stdout, h.stderr} {
-		_ = c.pipe.SetReadDeadline(deadline)
+		c.log = h.log
+		go c.run()
 	}
-	for _, c := range []*capture{h.stdout, h.stderr} {
-		<-c.done
-	}
-	e := &h.exit
-	e.Stdout, e.Stderr = h.stdout.count, h.stderr.count
-	e.CaptureOverflow = h.stdout.overflow
-	e.DiskFull = e.DiskFull || h.log.diskFull || h.stdout.diskFull
+	return nil
 }
 
-// flush brings to the disk what the exit record will stand for: after a power
-// cut nobody may find that record beside outputs that are not there.
-func (h *holding) flush(failed bool) error {
-	var errs []error
-	if f := h.stdout.file; f != nil {
-		errs = append(errs, f.Sync())
+// abandon ends and reaps a launcher that was not released.
+func (h *holding) abandon() {
+	if h.launcher == nil {
+		return
 	}
-	if failed {
-		return errors.Join(errs...)
-	}
-	errs = append(errs, filepath.WalkDir(h.dir.Out(), func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-			return nil
-		case err != nil:
-			return err
-		case path == h.dir.Out():
-			if names, err := os.ReadDir(path); err == nil && len(names) == 0 {
-				return fs.SkipAll
-			}
-		case !d.IsDir() && !d.Type().IsRegular():
-			return nil
-		}
-		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-		if err != nil {
-			return err
-		}
-		return errors.Join(f.Sync(), f.Close())
-	}))
-	return errors.Join(errs...)
-}
-
-func childrenUsage() Usage {
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &r); err != nil {
-		return Usage{}
-	}
-	return Usage{
-		UserCPU:   time.Duration(r.Utime.Nano()),
-		SystemCPU: time.Duration(r.Stime.Nano()),
-		MaxRSS:    int64(r.Maxrss) * rssUnit,
-		InBlocks:  int64(r.Inblock),
-		OutBlocks: int64(r.Oublock),
+	h.launcher.Close()
+	SignalGroup(h.launcher.Pid, syscall.SIGKILL)
+	Reap(h.launcher.Pid)
+	h.launcher = nil
+	if h.log != nil {
+		h.drain()
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -39,14 +40,7 @@ type Launcher struct {
 // StartLauncher starts a launcher. exe is the program file and self its argument
 // vector without "launch". The tool will have /dev/null as its input, and stdout
 // and stderr as its outputs.
-func StartLauncher(exe string, self []string, l *Launch, stdout, stderr *os.File) (*Launcher, error) {
-	if err := l.check(); err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(l)
-	if err != nil {
-		return nil, err
-	}
+func StartLauncher(exe string, self []string, stdout, stderr *os.File) (*Launcher, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -63,8 +57,7 @@ func StartLauncher(exe string, self []string, l *Launch, stdout, stderr *os.File
 		return nil, err
 	}
 	defer statusW.Close()
-	argv := append(append([]string(nil), self...), "launch")
-	pid, err := syscall.ForkExec(exe, argv, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(exe, append(slices.Clone(self), "launch"), &syscall.ProcAttr{
 		Env:   []string{},
 		Files: []uintptr{blocking(null), blocking(stdout), blocking(stderr), blocking(controlR), blocking(statusW)},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
@@ -74,17 +67,28 @@ func StartLauncher(exe string, self []string, l *Launch, stdout, stderr *os.File
 		statusR.Close()
 		return nil, fmt.Errorf("start the launcher: %w", err)
 	}
-	started := &Launcher{
+	return &Launcher{
 		Pid: pid, control: controlW, closer: statusR,
 		status: bufio.NewReader(statusR), sent: make(chan error, 1),
+	}, nil
+}
+
+// Send tells the launcher what to become.
+func (l *Launcher) Send(what *Launch) error {
+	if err := what.check(); err != nil {
+		return err
 	}
+	text, err := json.Marshal(what)
+	if err != nil {
+		return err
+	}
+	message := append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
 	// A long argument vector does not fit into the pipe before somebody reads it.
 	go func() {
-		message := binary.BigEndian.AppendUint32(nil, uint32(len(text)))
-		_, err := controlW.Write(append(message, text...))
-		started.sent <- err
+		_, err := l.control.Write(message)
+		l.sent <- err
 	}()
-	return started, nil
+	return nil
 }
 
 // blocking gives a descriptor as a child expects it: one that waits.
@@ -156,6 +160,7 @@ func launch() int {
 		return fail(err)
 	}
 	exe, argv = wrapped(exe, argv, l.Confine)
+	resetSignals()
 	if _, err := status.Write([]byte{statusReady}); err != nil {
 		return 126
 	}

@@ -27,9 +27,6 @@ const (
 // Spec is everything a keeper is told. It travels over a pipe and never touches
 // the disk, because the environment in it may hold secrets.
 type Spec struct {
-	// Self is the argument vector that plays this program again; "launch" is
-	// added to it.
-	Self        Strings       `json:"self"`
 	Token       string        `json:"token"`
 	BootSession string        `json:"boot_session"`
 	Launch      Launch        `json:"launch"`
@@ -80,7 +77,7 @@ type Confinement struct {
 	Version int `json:"version,omitzero"`
 	// Files: files outside the allowed folders are refused.
 	Files bool `json:"files"`
-	// Network: TCP connections and listeners are refused.
+	// Network: sockets to the network are refused, of every protocol.
 	Network bool `json:"network"`
 	// Signals: the tool cannot signal a process that is not its own.
 	Signals bool `json:"signals"`
@@ -90,8 +87,6 @@ type Confinement struct {
 
 func (s *Spec) check() error {
 	switch {
-	case len(s.Self) == 0:
-		return errors.New("spec: no argument vector for the launcher")
 	case s.Token == "" || strings.ContainsRune(s.Token, 0):
 		return errors.New("spec: no usable token")
 	case s.Timeout < 0 || s.Grace < 0 || s.LogBytes < 0 || s.CaptureBytes < 0:
