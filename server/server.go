@@ -94,8 +94,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		s.grpc.Stop()
-		<-done
+		s.grpc.Stop() // GracefulStop itself goes on waiting for the handlers
 		return ctx.Err()
 	}
 }
