@@ -105,7 +105,7 @@ func (c *carrier) advance(ctx context.Context) (Result, error) {
 		// Two names of one file: the way of file systems without an exclusive rename.
 		return Result{}, c.dir.unlink(c.temp)
 	case c.step.Verb == Create && tempOurs:
-		return c.create(temp, isDest)
+		return c.create(ctx, temp, isDest)
 	case c.step.Verb == Replace && tempOurs:
 		return c.exchange(ctx, temp, dest, isDest)
 	case c.step.Verb == Replace:
@@ -203,7 +203,7 @@ func (c *carrier) done() (Result, error) {
 }
 
 // create: the hidden name becomes the destination unless something is there.
-func (c *carrier) create(temp Facts, isDest bool) (Result, error) {
+func (c *carrier) create(ctx context.Context, temp Facts, isDest bool) (Result, error) {
 	taken := Result{Outcome: Taken, Err: fmt.Errorf("%q: %w", c.step.Path, ErrTaken)}
 	if isDest {
 		return taken, nil
@@ -214,6 +214,9 @@ func (c *carrier) create(temp Facts, isDest bool) (Result, error) {
 	}
 	if c.failed != nil {
 		return Result{Outcome: Refused, Err: c.failed}, nil
+	}
+	if err := c.verify(ctx); err != nil {
+		return c.refusedUnless(ctx, err)
 	}
 	if dressed, err := c.dress(temp, 0o644, dir.UID, dir.GID); dressed || err != nil {
 		c.failed = err
@@ -233,6 +236,9 @@ func (c *carrier) exchange(ctx context.Context, temp, dest Facts, isDest bool) (
 	}
 	if res, ok, err := c.mayMove(ctx); !ok {
 		return res, err
+	}
+	if err := c.verify(ctx); err != nil {
+		return c.refusedUnless(ctx, err)
 	}
 	if made, err := c.readyTrash(); made || err != nil {
 		c.failed = err
@@ -260,10 +266,32 @@ func (c *carrier) mayMove(ctx context.Context) (Result, bool, error) {
 		return Result{Outcome: Changed, Err: err}, false, nil
 	case errors.Is(err, fs.ErrNotExist):
 		return Result{}, false, nil // look again
-	case ctx.Err() != nil:
-		return Result{}, false, err
 	}
-	return Result{Outcome: Refused, Err: err}, false, nil
+	res, err := c.refusedUnless(ctx, err)
+	return res, false, err
+}
+
+// verify makes sure, once, that what is about to be shown is the artifact: the
+// hidden name may have lain open to others for as long as a crash lasted.
+func (c *carrier) verify(ctx context.Context) error {
+	if c.verified {
+		return nil
+	}
+	ok, err := c.hasDigest(ctx, c.dir, c.temp, c.step.SHA256)
+	if err == nil && !ok {
+		err = fmt.Errorf("%q: %w; it was written to after it was kept", c.step.Temp, ErrDigest)
+	}
+	c.verified = err == nil
+	return err
+}
+
+// refusedUnless is for errors that come before any change, unless the context is
+// what ended.
+func (c *carrier) refusedUnless(ctx context.Context, err error) (Result, error) {
+	if ctx.Err() != nil {
+		return Result{}, err
+	}
+	return Result{Outcome: Refused, Err: err}, nil
 }
 
 // discard: what the swap moved out of the way goes to the trash, if it was what was
@@ -338,11 +366,12 @@ func (c *carrier) advanceRemove(ctx context.Context, dest Facts, isDest bool) (R
 func (c *carrier) judgeRemoved(ctx context.Context, in folder, both bool) (Result, error) {
 	err := c.expectOld(ctx, in, c.old)
 	switch {
-	case err == nil && both:
-		return Result{}, explain(c.step.Path, c.dir.unlink(c.dest))
-	case err == nil:
+	case err == nil && both && c.failed == nil:
+		c.failed = explain(c.step.Path, c.dir.unlink(c.dest))
+		return Result{}, nil
+	case err == nil && !both:
 		return c.done()
-	case !errors.Is(err, ErrChanged):
+	case err != nil && !errors.Is(err, ErrChanged):
 		return Result{}, err
 	case both:
 		return Result{}, explain(c.step.Trash, in.unlink(c.old))

@@ -40,9 +40,10 @@ var (
 	ErrUnsupported = errors.New("the file system cannot do this atomically")
 	// ErrDenied: the system does not let macexec do it.
 	ErrDenied = errors.New("permission denied")
-	// ErrPrivacy: macOS guards the place (Desktop, Documents, removable volumes, …)
-	// and macexec has no grant. It matches ErrDenied too.
-	ErrPrivacy = fmt.Errorf("guarded by macOS privacy settings, grant macexec Full Disk Access: %w", ErrDenied)
+	// ErrPrivacy: macOS says "operation not permitted", which in a folder of one's own
+	// means that it guards the place (Desktop, Documents, removable volumes, …) and
+	// macexec has no grant, or that the file is locked. It matches ErrDenied too.
+	ErrPrivacy = fmt.Errorf("macOS does not permit it: grant macexec Full Disk Access, or unlock the file: %w", ErrDenied)
 )
 
 // NotFoundError says that nothing is at a path; it matches fs.ErrNotExist.

@@ -33,3 +33,24 @@ func PlaceSteps(ctx context.Context, step Step, n int) (bool, error) {
 	}
 	return true, nil
 }
+
+// CreateLate carries a create step whose look found the destination free, while
+// take puts something there between the look and the change.
+func CreateLate(ctx context.Context, step Step, take func()) error {
+	c, err := open(step)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	take()
+	for range 2 { // mode and owner, then the name
+		temp, ok, err := c.dir.lstat(c.temp)
+		if err != nil || !ok {
+			return err
+		}
+		if _, err := c.create(ctx, temp, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -297,8 +297,9 @@ type carrier struct {
 	trash string // the name of the step's folder inside the trash
 	old   string // the name of the old file in it
 
-	dressed bool  // mode and owner were set, whatever the file system made of it
-	failed  error // what the last change gave, believed if it was not made
+	verified bool  // the hidden name has the artifact's digest
+	dressed  bool  // mode and owner were set, whatever the file system made of it
+	failed   error // what the last change gave, believed if it was not made
 }
 
 // errStep says that the step itself is wrong, so that it can never have begun.

@@ -3,6 +3,7 @@ package files_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -102,6 +103,24 @@ func TestCreateTaken(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Somebody takes the destination between the look and the change: what is there
+// stays (promise G6).
+func TestG6CreateNeverReplaces(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.place(w.step(files.Create, "x"))
+	must(t, files.CreateLate(t.Context(), s, func() { write(t, w.at("x"), "somebody else's") }))
+	w.carry(s, files.Taken)
+	w.undo(s)
+	w.assertUntouched(s, "somebody else's")
+	// The same way without anybody in between does publish.
+	must(t, os.Remove(w.at("x")))
+	s = w.place(s)
+	must(t, files.CreateLate(t.Context(), s, func() {}))
+	w.carry(s, files.Done)
+	w.assertDone(s)
 }
 
 func must(t testing.TB, err error) {
@@ -370,6 +389,62 @@ func TestCarryWithoutPlace(t *testing.T) {
 	w.assertUntouched(s, "")
 }
 
+// What was written to after it was verified is not shown (promise G6).
+func TestG6DamagedArtifactIsNotPublished(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []files.Verb{files.Create, files.Replace} {
+		w := newWorld(t)
+		s := w.place(w.step(verb, "x"))
+		must(t, os.Chmod(w.at(s.Temp), 0o600))
+		must(t, os.WriteFile(w.at(s.Temp), []byte("written in place"), 0o600))
+		if res := w.carry(s, files.Refused); !errors.Is(res.Err, files.ErrDigest) {
+			t.Error(res.Err)
+		}
+		if verb == files.Create == exists(w.at("x")) {
+			t.Error("the destination was changed")
+		}
+		w.undo(s)
+		if left := hiddenNames(t, w.project); len(left) > 0 {
+			t.Error(left)
+		}
+	}
+}
+
+// Steps of many jobs share one trash, and each may remove it when it was the last.
+func TestTrashIsShared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var all sync.WaitGroup
+	for i := range 24 {
+		path := fmt.Sprintf("f%d", i)
+		write(t, w.at(path), oldContent)
+		s := files.Step{Verb: files.Remove, Root: w.root, Path: path, Trash: files.TrashPath("j", i, path), OldSHA256: sha(oldContent), Job: "j"}
+		s = w.place(s)
+		all.Go(func() {
+			if i%2 == 0 {
+				for range 20 {
+					if _, err := files.Advance(t.Context(), s, 1); err != nil {
+						t.Error(err)
+					}
+					if err := files.Undo(t.Context(), s); err != nil {
+						t.Error(err)
+					}
+				}
+				return
+			}
+			if res := files.Carry(t.Context(), s); res.Outcome != files.Done {
+				t.Errorf("%+v", res)
+			}
+		})
+	}
+	all.Wait()
+	for i := range 24 {
+		if there := exists(w.at(fmt.Sprintf("f%d", i))); there != (i%2 == 0) {
+			t.Errorf("f%d there: %t", i, there)
+		}
+	}
+}
+
 func TestUnprovenWhenOthersMoveThings(t *testing.T) {
 	t.Parallel()
 	t.Run("hidden name was deleted", func(t *testing.T) {
@@ -438,6 +513,31 @@ func TestContextEndsCarryWithoutHarm(t *testing.T) {
 	}
 	w.carry(s, files.Done)
 	w.assertDone(s)
+}
+
+// A file system that numbers a file anew when it is renamed: the digest decides.
+func TestInodeNumberedAnew(t *testing.T) {
+	t.Parallel()
+	for _, verb := range verbs {
+		w := newWorld(t)
+		s := w.place(w.step(verb, "x"))
+		w.carry(s, files.Done)
+		other := s
+		other.Inode++
+		w.carry(other, files.Done)
+		w.assertDone(s)
+	}
+}
+
+func TestRemoveTakesTheVeryFile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.place(w.step(files.Remove, "x"))
+	write(t, w.at("twin"), oldContent) // the same bytes, but another file
+	must(t, os.Rename(w.at("twin"), w.at("x")))
+	w.carry(s, files.Changed)
+	w.undo(s)
+	w.assertUntouched(s, oldContent)
 }
 
 func TestDeviceNumberedAnew(t *testing.T) {

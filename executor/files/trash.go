@@ -74,6 +74,10 @@ func (c *carrier) readyTrash() (made bool, err error) {
 		if err != nil {
 			err = fmt.Errorf("the trash cannot be used: %w", explain(c.step.Trash, err))
 		}
+		if errors.Is(err, fs.ErrNotExist) {
+			// Another step's Undo has just removed the empty trash: look again.
+			made, err = true, nil
+		}
 	}()
 	if in, ok, err := c.openTrash(); err != nil {
 		return false, err
