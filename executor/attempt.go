@@ -109,6 +109,9 @@ func (a *Attempt) makeFolders() error {
 			return err
 		}
 	}
+	if err := a.lock.Truncate(0); err != nil { // the name of a keeper that refused
+		return err
+	}
 	switch err := os.Mkdir(a.dir.Work(), 0o700); {
 	case errors.Is(err, fs.ErrExist):
 		// Left by a preparation that did not reach its start: nothing of it counts.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -42,6 +44,8 @@ type Found struct {
 	Alive []Proc
 	// Damaged tells of a record that cannot be believed.
 	Damaged error
+	// Complaint is the end of what the keeper said, if it left no exit record.
+	Complaint string
 }
 
 // Outcome is what is known of an attempt whose keeper is gone.
@@ -101,6 +105,7 @@ func (x *Executor) judge(d Dir) (Found, error) {
 	case !errors.Is(exitErr, fs.ErrNotExist):
 		return Found{}, exitErr
 	}
+	f.Complaint = complaint(d)
 	switch {
 	case f.Started == nil && f.Damaged == nil:
 		f.Kind = NeverStarted
@@ -121,6 +126,19 @@ func (x *Executor) judge(d Dir) (Found, error) {
 		f.Kind = Unwatched
 	}
 	return f, nil
+}
+
+// complaint reads the end of the keeper's own words. They explain and prove
+// nothing, so that they cannot be read is no error.
+func complaint(d Dir) string {
+	f, err := os.Open(d.Errors())
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	var t tail
+	_, _ = io.Copy(&t, f)
+	return strings.ToValidUTF8(strings.TrimSpace(string(t.data[max(0, len(t.data)-2048):])), "\uFFFD")
 }
 
 // StopTree ends every process of an attempt that lost its keeper: the stop signal

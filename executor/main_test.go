@@ -215,7 +215,19 @@ func self() string {
 	return path
 }
 
-const boot = "boot-1"
+// keeperArgv plays the keeper by this binary. With the race detector a program
+// rests for a second before it ends, unless its environment says otherwise.
+func keeperArgv() []string {
+	if raceDetector {
+		return []string{"/usr/bin/env", noRest, self(), "keeper"}
+	}
+	return []string{self(), "keeper"}
+}
+
+const (
+	boot   = "boot-1"
+	noRest = "GORACE=atexit_sleep_ms=0"
+)
 
 // bench is an executor over a fresh root.
 type bench struct {
@@ -243,7 +255,7 @@ func setup(t testing.TB) *bench {
 // fresh is another executor over the same root, as after a restart.
 func (b *bench) fresh(session string) *executor.Executor {
 	b.t.Helper()
-	x, err := executor.New(executor.Options{Root: b.root, Keeper: []string{self(), "keeper"}, BootSession: session})
+	x, err := executor.New(executor.Options{Root: b.root, Keeper: keeperArgv(), BootSession: session})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -253,7 +265,7 @@ func (b *bench) fresh(session string) *executor.Executor {
 func command(verb string, args ...string) executor.Command {
 	return executor.Command{
 		Argv: append([]string{self(), "tool", verb}, args...),
-		Env:  []string{"LC_ALL=C.UTF-8"}, Grace: 10 * time.Second,
+		Env:  []string{"LC_ALL=C.UTF-8", noRest}, Grace: 10 * time.Second,
 	}
 }
 
