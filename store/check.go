@@ -23,7 +23,7 @@ const maxProblems = 1000
 
 // Check reads a whole store that no process has open and returns what is wrong
 // with it, in words for a person. It changes nothing. The error says why it could
-// not look; a file that cannot be understood at all is an error too.
+// not look: the file is not there, is in use, or is of a newer macexec.
 func Check(path string) (problems []string, err error) {
 	file, err := openLocked(context.Background(), path, os.O_RDONLY, syscall.LOCK_SH, checkLockWait)
 	if err != nil {

@@ -55,7 +55,7 @@ func (s *Store) PutBlob(ctx context.Context, blob jobs.Blob) error {
 			return nil, err
 		}
 		return b.putWithEntry(b.blobs, blob.SHA256, raw, jobs.Entry{
-			Kind: jobs.EntryFile, Principal: blob.Principals[0], Message: "stored sha256:" + blob.SHA256, Data: data,
+			Kind: jobs.EntryFile, Principal: blob.Principals[0], Owner: blob.Principals[0], Message: "stored sha256:" + blob.SHA256, Data: data,
 		})
 	})
 }

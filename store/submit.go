@@ -9,7 +9,7 @@ import (
 
 // Submit implements jobs.Store.
 func (s *Store) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted, error) {
-	p, err := prepare(sub)
+	p, err := s.prepare(sub)
 	if err != nil {
 		return jobs.Submitted{}, err
 	}
@@ -44,11 +44,13 @@ func (s *Store) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted
 // prepared is a submission with everything done that needs no transaction.
 type prepared struct {
 	jobs.Submission
-	place []byte
-	raw   []byte // of the job, without its seq; nil: only look
+	place  []byte
+	raw    []byte // of the job, without its seq; nil: only look
+	record jobs.KeyRecord
+	key    []byte // of record
 }
 
-func prepare(sub jobs.Submission) (prepared, error) {
+func (s *Store) prepare(sub jobs.Submission) (prepared, error) {
 	p := prepared{Submission: sub, place: keyPlace(sub.Key)}
 	p.Entry.Principal = cmp.Or(p.Entry.Principal, sub.Key.Principal)
 	if sub.Key.Text == "" || sub.Fingerprint == "" {
@@ -65,7 +67,11 @@ func prepare(sub jobs.Submission) (prepared, error) {
 		return p, jobs.Errorf(jobs.CodeInternal, "job %s is not the job of its submission", j.ID).WithJob(j.ID)
 	}
 	var err error
-	p.raw, err = encodeNewJob(*j)
+	if p.raw, err = encodeNewJob(*j); err != nil {
+		return p, err
+	}
+	p.record = jobs.KeyRecord{Key: p.Key, Kind: jobs.KeyJob, Fingerprint: p.Fingerprint, JobID: j.ID, CreatedAt: s.now().UTC()}
+	p.key, err = encodeRecord(p.record)
 	return p, err
 }
 
@@ -85,14 +91,9 @@ func (b *batch) submit(p prepared) (outcome jobs.SubmitOutcome, record jobs.KeyR
 		err = jobs.Errorf(jobs.CodeInternal, "there is already a job %s", p.Job.ID).WithJob(p.Job.ID)
 		return
 	}
-	outcome = jobs.SubmitAccepted
-	record = jobs.KeyRecord{Key: p.Key, Kind: jobs.KeyJob, Fingerprint: p.Fingerprint, JobID: p.Job.ID, CreatedAt: b.now}
+	outcome, record = jobs.SubmitAccepted, p.record
 	seq := b.jobSeq + 1
 	snap = &snapshot{id: p.Job.ID, raw: withSeq(p.raw, seq)}
-	keyRaw, err := encodeRecord(record)
-	if err != nil {
-		return
-	}
 	e := p.Entry
 	e.Kind = jobs.EntrySubmitted
 	describe(&e, p.Job)
@@ -105,7 +106,7 @@ func (b *batch) submit(p prepared) (outcome jobs.SubmitOutcome, record jobs.KeyR
 		if err := b.putJob(snap, p.Job.State.Terminal()); err != nil {
 			return err
 		}
-		if err := b.keys.Put(p.place, keyRaw); err != nil {
+		if err := b.keys.Put(p.place, p.key); err != nil {
 			return err
 		}
 		b.jobSeq = seq

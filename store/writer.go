@@ -18,8 +18,12 @@ import (
 const maxBatch = 1024
 
 // gatherPart is the part of the last commit's time that the next one may be put
-// off for, to be shared by more operations.
-const gatherPart = 4
+// off for, to be shared by more operations; gatherMax bounds it after a commit that
+// took unusually long.
+const (
+	gatherPart = 4
+	gatherMax  = time.Millisecond
+)
 
 // operation is one write, on its way through the writer.
 type operation struct {
@@ -108,7 +112,7 @@ func (s *Store) gather() {
 	if n == 0 || n >= s.lastSize {
 		return
 	}
-	for begun := time.Now(); time.Since(begun) < s.lastTook/gatherPart; {
+	for begun := time.Now(); time.Since(begun) < min(s.lastTook/gatherPart, gatherMax); {
 		runtime.Gosched()
 		if s.waiting() >= s.lastSize {
 			return

@@ -110,6 +110,24 @@ func listTests() []suiteTest {
 				}
 			}
 		}},
+		{"a rare job is found among many", func(t *testing.T, s jobs.Store) {
+			const each = 10
+			together(func(i int) {
+				for n := i * each; n < (i+1)*each; n++ {
+					if _, err := s.Submit(t.Context(), Submission(NewJob(n))); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			mustUpdate(t, s, JobID(1), Cancel)
+			wantSame(t, "cancelled", ids(1), all(t, s, jobs.Query{States: []jobs.State{jobs.StateCancelled}, Limit: 2}))
+			wantSame(t, "call", ids(0), all(t, s, jobs.Query{ToolCall: "call-0"}))
+			for _, limit := range []int{255, 256, 257, 1000} {
+				if got := all(t, s, jobs.Query{Limit: limit}); len(got) != crowd*each || got[0] != JobID(crowd*each-1) || got[len(got)-1] != JobID(0) {
+					t.Errorf("in pages of %d: %d jobs", limit, len(got))
+				}
+			}
+		}},
 		{"a page has bounds", func(t *testing.T, s jobs.Store) {
 			for _, limit := range []int{-1, 1001} {
 				_, err := s.List(t.Context(), jobs.Query{Limit: limit})
