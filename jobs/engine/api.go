@@ -81,7 +81,8 @@ type WatchRequest struct {
 	Progress bool
 }
 
-// WatchEvent is one event. Snapshot: Job is set, Entry and Progress are not.
+// WatchEvent is one event. Snapshot: Job is set, Entry and Progress are not. With
+// FromNow the first event has nothing but the cursor that the watch begins from.
 // Otherwise exactly one of Entry (with Job as it is now) and Progress is set;
 // progress carries no cursor and may be dropped.
 type WatchEvent struct {

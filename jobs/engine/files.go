@@ -221,15 +221,7 @@ func (u *Upload) Commit(ctx context.Context) (jobs.Blob, error) {
 		return jobs.Blob{}, jobs.Errorf(jobs.CodeDiskFull, "the upload cannot be stored: %w", err)
 	}
 	blob := jobs.Blob{SHA256: kept.SHA256, Size: kept.Size, MediaType: kept.MediaType, Principals: []string{u.c.Principal}, StoredAt: u.e.Now()}
-	if err := u.e.Store.PutBlob(context.WithoutCancel(ctx), blob); err != nil {
-		return jobs.Blob{}, err
-	}
-	data, err := json.Marshal(blob)
-	if err != nil {
-		return jobs.Blob{}, jobs.Errorf(jobs.CodeInternal, "describe the file: %w", err)
-	}
-	entry := jobs.Entry{Kind: jobs.EntryFile, Principal: u.c.Principal, Owner: u.c.Principal, Message: "stored " + blobPrefix + blob.SHA256, Data: data}
-	return blob, u.e.Store.Append(context.WithoutCancel(ctx), entry)
+	return blob, u.e.Store.PutBlob(context.WithoutCancel(ctx), blob)
 }
 
 // Abort gives the upload up; after Commit it does nothing.

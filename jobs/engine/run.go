@@ -397,6 +397,11 @@ func (a *attempt) look(ctx context.Context, step schemas.Step) (any, error) {
 		return nil, err
 	}
 	command.Timeout = lookTimeout
+	command.Confine.Read = append(command.Confine.Read, command.Dir)
+	for name := range a.vars.Artifacts {
+		// Once an output is kept it lies outside of the tool's own folder.
+		command.Confine.Read = append(command.Confine.Read, a.vars.Outputs[name])
+	}
 	res, err := a.e.Executor.Probe(ctx, command)
 	if err != nil {
 		return nil, err

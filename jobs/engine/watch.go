@@ -22,6 +22,9 @@ func (e *Engine) Watch(ctx context.Context, c Caller, w WatchRequest, yield func
 	after := w.After
 	if w.FromNow {
 		after = e.Store.Head()
+		if err := yield(WatchEvent{Cursor: after}); err != nil {
+			return err
+		}
 	}
 	if w.JobID != "" {
 		// The cursor is taken before the snapshot: a change in between is told again,
