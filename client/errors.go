@@ -136,7 +136,7 @@ func typed(err error, mark *sentMark) error {
 		}
 		return notReached(st)
 	case codes.ResourceExhausted:
-		return made(st, macexecv1.ErrorClass_ERROR_CLASS_QUOTA, "MESSAGE_TOO_LARGE", macexecv1.UserAction_USER_ACTION_FIX_REQUEST,
+		return made(st, macexecv1.ErrorClass_ERROR_CLASS_SCHEMA, "REQUEST_INVALID", macexecv1.UserAction_USER_ACTION_FIX_REQUEST,
 			fmt.Sprintf("a message is larger than gRPC takes: %s", st.Message()))
 	case codes.Unimplemented:
 		return made(st, macexecv1.ErrorClass_ERROR_CLASS_INTERNAL, "INTERNAL", macexecv1.UserAction_USER_ACTION_ASK_OPERATOR,
