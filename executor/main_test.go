@@ -152,6 +152,12 @@ func tool(verb string, args []string) int {
 			})
 		}
 		wg.Wait()
+	case "flood-block":
+		line := bytes.Repeat([]byte("0123456789abcde\n"), 4096)
+		for range number(0) {
+			_, _ = os.Stderr.Write(line)
+		}
+		block()
 	case "attack": // write and replace each given path; say what happened
 		for _, path := range args {
 			_, err := os.ReadDir(path)

@@ -84,6 +84,29 @@ func TestAttachFromAFreshDaemon(t *testing.T) {
 	}
 }
 
+// G7: the keeper's own collector does not lose the lock.
+func TestLockOutlivesCollections(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	x, err := executor.New(executor.Options{
+		Root: b.root, BootSession: boot,
+		Keeper: []string{"/usr/bin/env", "GOGC=1", noRest, self(), "keeper"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.x = x
+	r := b.start("j", command("flood-block", "300"))
+	b.ready("j", 1)
+	if f := b.inspect(b.x, "j"); f.Kind != executor.Held {
+		t.Errorf("inspect: %+v", f)
+	}
+	if err := r.Stop(""); err != nil {
+		t.Fatal(err)
+	}
+	b.exited(r)
+}
+
 // An attach in the first moments waits for the keeper's name.
 func TestAttachAtOnce(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -40,7 +41,10 @@ func Main(args []string) int {
 
 // holding is one keeper's state.
 type holding struct {
-	dir      Dir
+	dir Dir
+	// lock stays referred to until the end: a file that nothing refers to is
+	// closed by the collector, and the lock with it.
+	lock     *os.File
 	spec     *Spec
 	self     Process
 	launcher *Launcher
@@ -63,7 +67,8 @@ func hold(dir Dir, self []string) int {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGUSR1)
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
-	h := &holding{dir: dir, stop: stop, begun: time.Now()}
+	unix.CloseOnExec(LockFD)
+	h := &holding{dir: dir, stop: stop, begun: time.Now(), lock: os.NewFile(LockFD, dir.Lock())}
 	// The launcher sets out at once, so that its start costs no time of its own.
 	// Until it is sent its orders it is nothing but a process.
 	launchErr := h.startLauncher(self)
@@ -107,9 +112,7 @@ func (h *holding) complain(code int, err error) int {
 // takeLock proves that the descriptor handed over is the attempt's lock and is
 // held, and writes this keeper's name into it.
 func (h *holding) takeLock() error {
-	unix.CloseOnExec(LockFD)
-	lock := os.NewFile(LockFD, h.dir.Lock())
-	mine, err := lock.Stat()
+	mine, err := h.lock.Stat()
 	if err != nil {
 		return fmt.Errorf("the lock was not handed over: %w", err)
 	}
@@ -126,7 +129,7 @@ func (h *holding) takeLock() error {
 	if h.self, err = Identify(os.Getpid()); err != nil {
 		return err
 	}
-	return writeHolder(lock, h.self)
+	return writeHolder(h.lock, h.self)
 }
 
 func reserve(path string) error {
@@ -183,7 +186,9 @@ func (h *holding) end(err error) int {
 	e.Escaped = e.Escaped[:min(len(e.Escaped), maxListed)]
 	e.Usage = childrenUsage()
 	e.At, e.Wall = time.Now().UTC(), time.Since(h.begun)
-	if err := writeReserved(h.dir.Reserve(), h.dir.Exit(), e); err != nil {
+	err = writeReserved(h.dir.Reserve(), h.dir.Exit(), e)
+	runtime.KeepAlive(h.lock)
+	if err != nil {
 		return h.complain(exitFailed, fmt.Errorf("write the exit record: %w", err))
 	}
 	return exitDone
