@@ -128,6 +128,9 @@ type InputFile struct {
 	Size      int64  `json:"size"`
 	MediaType string `json:"media_type,omitempty"`
 	InPlace   bool   `json:"in_place,omitempty"`
+	// ModTime is when a project's file was last written, as seen on acceptance: it
+	// tells a repeat that the file has changed since.
+	ModTime time.Time `json:"mod_time,omitzero"`
 }
 
 // Artifact is a file that a job made.

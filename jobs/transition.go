@@ -243,7 +243,7 @@ func describe(j *Job) string {
 
 // TooLate cancels a job whose start_by has passed.
 func (j *Job) TooLate(now time.Time) error {
-	ev := &Evidence{Kind: EvidenceNeverStarted, Detail: "start_by has passed"}
+	ev := &Evidence{Kind: EvidenceNeverStarted, Detail: "start_by has passed; no attempt may start any more"}
 	if err := j.step(EventTooLate, StateCancelled, now, ev); err != nil {
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"strings"
 
 	"github.com/macexec/macexec/jobs"
 )
@@ -107,12 +109,12 @@ func bindingDifference(approved, now jobs.Binding) string {
 	}
 	for pointer, digest := range approved.Inputs {
 		if now.Inputs[pointer] != digest {
-			return "the file that " + pointer + " names has changed since it was approved"
+			return fileAt(pointer) + " has changed since it was approved"
 		}
 	}
 	for pointer := range now.Inputs {
 		if _, ok := approved.Inputs[pointer]; !ok {
-			return "the file that " + pointer + " names was not there when it was approved"
+			return fileAt(pointer) + " was not there when it was approved"
 		}
 	}
 	for path, digest := range approved.Programs {
@@ -126,4 +128,13 @@ func bindingDifference(approved, now jobs.Binding) string {
 		}
 	}
 	return ""
+}
+
+// fileAt names a file of a binding: an argument's pointer, or "verb:path" for one
+// that would be replaced or removed.
+func fileAt(key string) string {
+	if verb, path, ok := strings.Cut(key, ":"); ok && !strings.HasPrefix(key, "/") {
+		return fmt.Sprintf("the file %q, which the call would %s,", path, verb)
+	}
+	return "the file that " + key + " names"
 }

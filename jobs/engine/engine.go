@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -128,6 +129,9 @@ func New(o Options) (*Engine, error) {
 // queued jobs. It returns when every open job has been looked at, so that the
 // first answer to a caller is already a true one.
 func (e *Engine) Start(ctx context.Context) error {
+	if err := e.tell(ctx, "the daemon started"); err != nil {
+		return err
+	}
 	if err := e.recoverAll(ctx); err != nil {
 		return err
 	}
@@ -146,6 +150,18 @@ func (e *Engine) Stop() {
 	}
 	e.mu.Unlock()
 	e.running.Wait()
+	if err := e.tell(context.Background(), "the daemon stopped; running jobs stay with their keepers"); err != nil {
+		e.Logger.Warn("the journal does not tell of the stop", "error", err)
+	}
+}
+
+// tell writes into the journal what happens to the host itself.
+func (e *Engine) tell(ctx context.Context, message string) error {
+	data, err := json.Marshal(map[string]string{"version": e.Facts.Version, "boot_session": e.BootSession, "policy_version": e.Policy.Version()})
+	if err != nil {
+		return jobs.Errorf(jobs.CodeInternal, "describe the host: %w", err)
+	}
+	return e.Store.Append(ctx, jobs.Entry{Kind: jobs.EntryHost, Message: message, Data: data})
 }
 
 // newJobID makes an id that sorts by time, even if the clock is stepped back, and

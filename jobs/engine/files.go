@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -63,8 +64,33 @@ func (e *Engine) openInput(ctx context.Context, principal string, args any, arg 
 	if err != nil {
 		return nil, in, err
 	}
-	in.Size = facts.Size
+	in.Size, in.ModTime = facts.Size, facts.ModTime
 	return f, in, nil
+}
+
+// changedInputs says which of a job's inputs are not any more what the job was
+// accepted with, for a repeat of the call.
+func (e *Engine) changedInputs(ctx context.Context, job *jobs.Job) []string {
+	var list []string
+	for _, in := range job.Inputs {
+		if in.Project == "" {
+			continue
+		}
+		root, err := e.openProject(ctx, job.Principal, in.Project)
+		if err != nil {
+			list = append(list, fmt.Sprintf("the project of %s is not there any more", in.Pointer))
+			continue
+		}
+		facts, err := root.Stat(in.Path)
+		_ = root.Close()
+		switch {
+		case isNotExist(err):
+			list = append(list, fmt.Sprintf("the file that %s names is not there any more; this is the result for what it was", in.Pointer))
+		case err != nil || !facts.ModTime.Equal(in.ModTime):
+			list = append(list, fmt.Sprintf("the file that %s names has changed since; this is the result for what it was", in.Pointer))
+		}
+	}
+	return list
 }
 
 // The prefixes of references to files that are not in a project.

@@ -524,6 +524,9 @@ func (a *attempt) keepArtifacts(ctx context.Context) ([]jobs.Artifact, string) {
 	return list, ""
 }
 
+// concludeAgain is the pause before records that could not be read are tried again.
+const concludeAgain = 5 * time.Second
+
 // conclude stores what an attempt led to and lets go of what is not needed any
 // more.
 func (a *attempt) conclude(err error) {
@@ -535,8 +538,9 @@ func (a *attempt) conclude(err error) {
 		return
 	default:
 		// A fault of macexec's own says nothing about the tool. The job stays as it is
-		// stored, and the next start looks at the records again.
+		// stored, and its records are looked at again.
 		e.Logger.Error("an attempt could not be concluded", "job_id", a.job.ID, "attempt", a.n, "error", err)
+		e.at(e.Now().Add(concludeAgain), a.job.ID, func() { e.takeUpAgain(a.job.ID) })
 		return
 	}
 	job, stored := e.change(a.job.ID, o.event, o.why, o.change)

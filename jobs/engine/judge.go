@@ -30,7 +30,6 @@ type judgement struct {
 	publishes   []jobs.PublishStep
 	programs    []jobs.Program
 	binding     jobs.Binding
-	warnings    []string
 }
 
 // judge gives the schema and business verdicts and the policy's decision. The

@@ -50,6 +50,18 @@ func (e *Engine) takeUp(job *jobs.Job) {
 	})
 }
 
+// takeUpAgain goes on with a job that could not be concluded before.
+func (e *Engine) takeUpAgain(id string) {
+	job, err := e.Store.Get(context.Background(), id)
+	if err != nil {
+		e.Logger.Error("a running job cannot be read", "job_id", id, "error", err)
+		return
+	}
+	if job.State == jobs.StateRunning {
+		e.takeUp(job)
+	}
+}
+
 // resume finds the place where the earlier engine stopped.
 func (a *attempt) resume() error {
 	last, ok := a.job.LastAttempt()

@@ -68,7 +68,7 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	if sub.Outcome == jobs.SubmitAccepted {
 		e.admit(sub.Job, j.slot)
 	}
-	return e.answer(req, sub, j.warnings)
+	return e.answer(req, sub, nil)
 }
 
 // repeat answers a call whose key is known.
@@ -101,6 +101,9 @@ func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any) (R
 		return Receipt{}, true, err
 	}
 	receipt, err := e.answer(req, sub, nil)
+	if err == nil {
+		receipt.Warnings = e.changedInputs(ctx, sub.Job)
+	}
 	return receipt, true, err
 }
 
@@ -207,7 +210,7 @@ func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error
 	}
 	return Check{
 		Tool: j.ref, Verdicts: j.verdicts, Decision: &j.decision, Fingerprint: j.fingerprint,
-		Programs: j.programs, Publishes: j.publishes, Warnings: j.warnings,
+		Programs: j.programs, Publishes: j.publishes,
 	}, nil
 }
 

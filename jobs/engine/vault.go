@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
@@ -95,6 +96,17 @@ func masked(text string, secrets map[string]string) string {
 		}
 	}
 	return text
+}
+
+// maskedBytes is masked for a piece of a raw log. A secret that a tool prints in two
+// pieces is not recognised; a tool that is given secrets should not print them.
+func maskedBytes(data []byte, secrets map[string]string) []byte {
+	for _, value := range secrets {
+		if value != "" {
+			data = bytes.ReplaceAll(data, []byte(value), []byte("******"))
+		}
+	}
+	return data
 }
 
 func newRandomKey() string { return "auto-" + strings.ToLower(rand.Text()) }

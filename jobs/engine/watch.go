@@ -161,11 +161,15 @@ func (e *Engine) Logs(ctx context.Context, c Caller, r LogRequest, yield func(Lo
 	if n == 0 {
 		return nil
 	}
+	secrets, err := e.vault.openAll(job)
+	if err != nil {
+		return err
+	}
 	options := executor.LogOptions{Cursor: r.Cursor, Follow: r.Follow, TailBytes: r.TailBytes}
 	for {
 		err := e.Executor.ReadLog(ctx, r.JobID, n, options, func(ch executor.LogChunk) error {
 			return yield(LogChunk{
-				Attempt: n, Stream: string(ch.Stream), At: ch.Time, Data: ch.Data, Cursor: ch.Cursor, Gap: ch.Gap,
+				Attempt: n, Stream: ch.Stream.String(), At: ch.Time, Data: maskedBytes(ch.Data, secrets), Cursor: ch.Cursor, Gap: ch.Gap,
 			})
 		})
 		if err != nil {
