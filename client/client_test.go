@@ -34,6 +34,7 @@ type daemon struct {
 	macexecv1.UnimplementedJobServiceServer
 	macexecv1.UnimplementedFileServiceServer
 	macexecv1.UnimplementedJournalServiceServer
+
 	submit   func(n int, req *macexecv1.SubmitJobRequest) (*macexecv1.SubmitJobResponse, error)
 	watch    func(n int, req *macexecv1.WatchJobsRequest, s grpc.ServerStreamingServer[macexecv1.WatchJobsResponse]) error
 	logs     func(n int, req *macexecv1.ReadJobLogsRequest, s grpc.ServerStreamingServer[macexecv1.ReadJobLogsResponse]) error
@@ -85,6 +86,7 @@ func (d *daemon) cut() {
 // recorder keeps the connections of a listener for cut.
 type recorder struct {
 	net.Listener
+
 	d *daemon
 }
 
@@ -100,7 +102,7 @@ func (r recorder) Accept() (net.Conn, error) {
 
 func socket(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mx")
+	dir, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // t.TempDir is too long for a socket on macOS
 	if err != nil {
 		t.Fatal(err)
 	}

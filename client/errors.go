@@ -108,6 +108,7 @@ func streamErrors(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientCon
 
 type typedStream struct {
 	grpc.ClientStream
+
 	mark *sentMark
 }
 
@@ -137,7 +138,7 @@ func typed(err error, mark *sentMark) error {
 		return notReached(st)
 	case codes.ResourceExhausted:
 		return made(st, macexecv1.ErrorClass_ERROR_CLASS_SCHEMA, "REQUEST_INVALID", macexecv1.UserAction_USER_ACTION_FIX_REQUEST,
-			fmt.Sprintf("a message is larger than gRPC takes: %s", st.Message()))
+			"a message is larger than gRPC takes: "+st.Message())
 	case codes.Unimplemented:
 		return made(st, macexecv1.ErrorClass_ERROR_CLASS_INTERNAL, "INTERNAL", macexecv1.UserAction_USER_ACTION_ASK_OPERATOR,
 			"this daemon does not know the request; it may be older than this client")
@@ -149,14 +150,14 @@ func typed(err error, mark *sentMark) error {
 
 func notReached(st *status.Status) *Error {
 	e := made(st, macexecv1.ErrorClass_ERROR_CLASS_UNAVAILABLE, CodeNotReached, macexecv1.UserAction_USER_ACTION_REPEAT_SAME_KEY,
-		fmt.Sprintf("the daemon was not reached, and nothing was sent: %s", st.Message()))
+		"the daemon was not reached, and nothing was sent: "+st.Message())
 	e.Detail.Retryable = true
 	return e
 }
 
 func answerLost(st *status.Status) *Error {
 	e := made(st, macexecv1.ErrorClass_ERROR_CLASS_UNAVAILABLE, CodeAnswerLost, macexecv1.UserAction_USER_ACTION_REPEAT_SAME_KEY,
-		fmt.Sprintf("the request was sent, but its answer was lost; repeat it with the same key: %s", st.Message()))
+		"the request was sent, but its answer was lost; repeat it with the same key: "+st.Message())
 	e.Detail.Retryable = true
 	e.Detail.SideEffect = macexecv1.SideEffect_SIDE_EFFECT_POSSIBLE
 	return e

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/renameio/v2"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
@@ -28,7 +27,7 @@ func (c *Client) Upload(ctx context.Context, path string) (*macexecv1.FileInfo, 
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	sum := sha256.New()
 	size, err := io.Copy(sum, file)
 	if err != nil {
@@ -48,7 +47,7 @@ func (c *Client) Upload(ctx context.Context, path string) (*macexecv1.FileInfo, 
 			return false, err
 		}
 		var err error
-		stored, err = c.upload(ctx, &macexecv1.UploadStart{Sha256: digest, Size: proto.Int64(size)}, file)
+		stored, err = c.upload(ctx, &macexecv1.UploadStart{Sha256: digest, Size: new(size)}, file)
 		return false, err
 	}, interrupted)
 	return stored, err

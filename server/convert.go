@@ -24,9 +24,7 @@ func enum[E interface {
 }
 
 // word returns the domain's word for a value that a caller sent.
-func word[W ~string](field string, e interface {
-	protoreflect.Enum
-}) (W, error) {
+func word[W ~string](field string, e protoreflect.Enum) (W, error) {
 	if e.Descriptor().Values().ByNumber(e.Number()) == nil {
 		return "", badField(field, "has no value %d", e.Number())
 	}
@@ -77,5 +75,5 @@ func each[A, B any](list []A, convert func(A) B) []B {
 // int32of converts a number that is small by its meaning, and keeps it at the bound
 // if it is not.
 func int32of(n int) int32 {
-	return int32(min(max(n, math.MinInt32), math.MaxInt32)) //nolint:gosec // bounded just here
+	return int32(min(max(n, math.MinInt32), math.MaxInt32))
 }

@@ -103,6 +103,8 @@ func full(v reflect.Value, name string) {
 		v.SetUint(3)
 	case reflect.Float64:
 		v.SetFloat(50)
+	default:
+		panic("no sample for " + v.Kind().String())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -74,6 +75,7 @@ func TestEveryCode(t *testing.T) {
 	}})
 	for code, info := range jobs.Codes() {
 		t.Run(string(code), func(t *testing.T) {
+			t.Parallel()
 			_, err := c.Jobs.GetJob(t.Context(), &macexecv1.GetJobRequest{Id: string(code)})
 			e := failure(t, err)
 			expected, listed := want[code]
@@ -215,7 +217,7 @@ func TestManyFindings(t *testing.T) {
 	if shown == 0 || e.Findings()[0].GetPointer() != "/items/0" {
 		t.Fatalf("%d findings: %v", shown, e.Findings())
 	}
-	if omitted := e.Detail.GetMetadata()["findings_omitted"]; omitted != fmt.Sprint(500-shown) {
+	if omitted := e.Detail.GetMetadata()["findings_omitted"]; omitted != strconv.Itoa(500-shown) {
 		t.Errorf("%d findings are shown and %s said to be omitted", shown, omitted)
 	}
 }

@@ -19,6 +19,7 @@ const chunkSize = 256 << 10
 
 type fileService struct {
 	macexecv1.UnsafeFileServiceServer
+
 	server *Server
 }
 
@@ -100,7 +101,7 @@ func (s *fileService) DownloadFile(req *macexecv1.DownloadFileRequest, stream gr
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	offset := req.GetOffset()
 	if offset < 0 || offset > info.Size {
 		return badField("offset", "is %d, and the file has %d bytes", offset, info.Size)

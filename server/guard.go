@@ -29,7 +29,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return err
 	})
 	if err != nil {
-		return nil, s.statusOf(err, info.FullMethod, idsOf(req))
+		return nil, s.statusOf(ctx, err, info.FullMethod, idsOf(req))
 	}
 	validUTF8(resp)
 	return resp, nil
@@ -40,7 +40,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	err := s.admit(ss.Context(), info.FullMethod, func(ctx context.Context) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		defer context.AfterFunc(s.draining, func() { cancel(errDraining()) })()
+		defer context.AfterFunc(s.draining, func() { cancel(errDraining()) })() //nolint:contextcheck // the server's life, not the request's
 		guarded := &guardedStream{ServerStream: ss, ctx: ctx, ids: &ids, clientStreams: info.IsClientStream}
 		err := handler(srv, guarded)
 		if err != nil && s.draining.Err() != nil && jobs.CodeOf(err) != jobs.CodeDraining {
@@ -52,7 +52,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		return err
 	})
 	if err != nil {
-		return s.statusOf(err, info.FullMethod, ids)
+		return s.statusOf(ss.Context(), err, info.FullMethod, ids)
 	}
 	return nil
 }
@@ -80,7 +80,8 @@ func (s *Server) admit(ctx context.Context, method string, handle func(context.C
 // guardedStream is the stream that a handler sees.
 type guardedStream struct {
 	grpc.ServerStream
-	ctx           context.Context
+
+	ctx           context.Context //nolint:containedctx // a gRPC stream carries its context
 	ids           *requestIDs
 	clientStreams bool
 }

@@ -9,6 +9,7 @@ import (
 
 type hostService struct {
 	macexecv1.UnsafeHostServiceServer
+
 	server *Server
 }
 

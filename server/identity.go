@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -48,7 +49,7 @@ type Resolver func(Peer) (Principal, error)
 // OwnerOnly takes this process's own user, and root, for the principal "owner" with
 // every role, and refuses everybody else.
 func OwnerOnly() Resolver {
-	own := uint32(os.Geteuid()) //nolint:gosec // a uid has 32 bits
+	own := uint32(os.Geteuid())
 	return func(p Peer) (Principal, error) {
 		if p.UID != own && p.UID != 0 {
 			return Principal{}, jobs.Errorf(jobs.CodeNotAuthenticated, "uid %d is not the user that this daemon serves", p.UID)
@@ -64,6 +65,7 @@ type peerCredentials struct{}
 // peerInfo carries the Peer from the handshake to the requests.
 type peerInfo struct {
 	credentials.CommonAuthInfo
+
 	peer Peer
 }
 
@@ -82,7 +84,7 @@ func (peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.Aut
 }
 
 func (peerCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, fmt.Errorf("these credentials are for a server")
+	return nil, nil, errors.New("these credentials are for a server")
 }
 
 func (peerCredentials) Info() credentials.ProtocolInfo {

@@ -133,6 +133,7 @@ func TestListenUnix(t *testing.T) {
 		want    string
 	}{
 		"a living socket": {func(t *testing.T, path string) {
+			t.Helper()
 			lis, err := net.Listen("unix", path)
 			if err != nil {
 				t.Fatal(err)
@@ -140,17 +141,20 @@ func TestListenUnix(t *testing.T) {
 			t.Cleanup(func() { _ = lis.Close() })
 		}, "already answers"},
 		"a file": {func(t *testing.T, path string) {
+			t.Helper()
 			if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, "in the way"},
 		"a link": {func(t *testing.T, path string) {
+			t.Helper()
 			if err := os.Symlink(path+".elsewhere", path); err != nil {
 				t.Fatal(err)
 			}
 		}, "in the way"},
 		"an open folder": {func(t *testing.T, path string) {
-			if err := os.Chmod(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // that is the point
+			t.Helper()
+			if err := os.Chmod(filepath.Dir(path), 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}, "chmod 700"},

@@ -17,6 +17,7 @@ import (
 
 type jobService struct {
 	macexecv1.UnsafeJobServiceServer
+
 	server *Server
 }
 

@@ -13,6 +13,7 @@ import (
 
 type journalService struct {
 	macexecv1.UnsafeJournalServiceServer
+
 	server *Server
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,7 +31,7 @@ func ListenUnix(path string) (net.Listener, error) {
 	if err := clearSocket(path); err != nil {
 		return nil, err
 	}
-	lis, err := net.Listen("unix", path)
+	lis, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen on the socket: %w", err)
 	}
@@ -70,7 +71,7 @@ func clearSocket(path string) error {
 	case info.Mode().Type() != fs.ModeSocket || !ours(info):
 		return fmt.Errorf("%s is in the way and is no socket of this user (%s); it is left as it is", path, info.Mode())
 	}
-	conn, err := net.Dial("unix", path)
+	conn, err := (&net.Dialer{}).DialContext(context.Background(), "unix", path)
 	if err == nil {
 		return errors.Join(fmt.Errorf("another process already answers on %s", path), conn.Close())
 	}

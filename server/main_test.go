@@ -23,6 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // guard would make INTERNAL of the panic.
 type fakeEngine struct {
 	server.Engine
+
 	tools     []engine.ToolInfo
 	check     func(engine.Request) (engine.Check, error)
 	submit    func(context.Context, engine.Request) (engine.Receipt, error)
@@ -115,7 +116,7 @@ func (f *fakeEngine) Journal(_ context.Context, _ engine.Caller, after uint64, l
 // socket returns a short path for a socket in a folder of its own.
 func socket(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mx")
+	dir, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // t.TempDir is too long for a socket on macOS
 	if err != nil {
 		t.Fatal(err)
 	}

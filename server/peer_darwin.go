@@ -33,5 +33,5 @@ func peerOf(conn *net.UnixConn) (Peer, error) {
 	if cred.Version != 0 {
 		return Peer{}, fmt.Errorf("peer credentials have the unknown layout %d", cred.Version)
 	}
-	return Peer{UID: cred.Uid, PID: int32(pid)}, nil //nolint:gosec // a pid has 32 bits
+	return Peer{UID: cred.Uid, PID: int32(pid)}, nil
 }

@@ -39,7 +39,7 @@ type Server struct {
 
 	grpc     *grpc.Server
 	health   *health.Server
-	draining context.Context
+	draining context.Context //nolint:containedctx // done once the server drains; nobody's request
 	drain    context.CancelFunc
 }
 

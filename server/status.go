@@ -51,6 +51,7 @@ func grpcCode(code jobs.Code, class jobs.Class) codes.Code {
 		return codes.FailedPrecondition // the call's own condition, not this request's deadline
 	case jobs.CodeRecordDamaged:
 		return codes.DataLoss
+	default: // as its class
 	}
 	switch class {
 	case jobs.ClassSyntax, jobs.ClassSchema:
@@ -97,7 +98,7 @@ func idsOf(req any) requestIDs {
 // statusOf makes the status of an error. An error that is neither ours, nor the
 // context's, nor gRPC's own is a fault: it is logged under an id, and the caller
 // hears the id and not the cause.
-func (s *Server) statusOf(err error, method string, ids requestIDs) error {
+func (s *Server) statusOf(ctx context.Context, err error, method string, ids requestIDs) error {
 	e, ok := errors.AsType[*jobs.Error](err)
 	switch {
 	case ok:
@@ -113,7 +114,7 @@ func (s *Server) statusOf(err error, method string, ids requestIDs) error {
 	}
 	if e.Code == jobs.CodeInternal {
 		id := strings.ToLower(rand.Text()[:12])
-		s.log.LogAttrs(context.Background(), slog.LevelError, "a request met a fault",
+		s.log.LogAttrs(ctx, slog.LevelError, "a request met a fault",
 			slog.String("fault_id", id), slog.String("method", method), slog.String("job_id", e.JobID), slog.Any("error", err))
 		hidden := jobs.Errorf(jobs.CodeInternal, "a fault in macexec itself; the daemon's log tells more under %s", id).With("fault_id", id)
 		hidden.JobID, hidden.SideEffect = e.JobID, e.SideEffect
@@ -160,7 +161,7 @@ func fit(detail *macexecv1.Error, code codes.Code) *status.Status {
 	}
 	for k := range detail.GetMetadata() {
 		if k != "findings_omitted" {
-			delete(detail.Metadata, k)
+			delete(detail.GetMetadata(), k)
 		}
 	}
 	return withDetails(detail, code)
@@ -195,6 +196,7 @@ func withDetails(e *macexecv1.Error, code codes.Code) *status.Status {
 		details = append(details, protoadapt.MessageV1Of(&errdetails.QuotaFailure{
 			Violations: []*errdetails.QuotaFailure_Violation{{Subject: "host", Description: e.GetMessage()}},
 		}))
+	default: // google.rpc has nothing of its own for the others
 	}
 	if pause := retryAfter(e); pause > 0 {
 		details = append(details, protoadapt.MessageV1Of(&errdetails.RetryInfo{RetryDelay: durationpb.New(pause)}))
@@ -291,7 +293,7 @@ func convertError(e *jobs.Error) *macexecv1.Error {
 	}
 	if e.Verdicts != nil {
 		out.Verdicts = convertVerdicts(*e.Verdicts)
-		if len(out.Findings) == 0 {
+		if len(out.GetFindings()) == 0 {
 			out.Findings = slices.Clone(out.GetVerdicts().GetFindings())
 		}
 		out.Verdicts.Findings = nil

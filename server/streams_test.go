@@ -420,6 +420,7 @@ func TestResume(t *testing.T) {
 // memoryUpload keeps an upload in memory.
 type memoryUpload struct {
 	bytes.Buffer
+
 	want    string
 	keep    func(digest string, content []byte)
 	aborted bool

@@ -9,6 +9,7 @@ import (
 
 type toolService struct {
 	macexecv1.UnsafeToolServiceServer
+
 	server *Server
 }
 

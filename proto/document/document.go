@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -88,7 +89,7 @@ func appendField(b []byte, f protoreflect.FieldDescriptor, v protoreflect.Value)
 		for k := range v.Map().Range {
 			keys = append(keys, k)
 		}
-		slices.SortFunc(keys, func(x, y protoreflect.MapKey) int { return bytes.Compare([]byte(x.String()), []byte(y.String())) })
+		slices.SortFunc(keys, func(x, y protoreflect.MapKey) int { return strings.Compare(x.String(), y.String()) })
 		b = append(b, '{')
 		for i, k := range keys {
 			if i > 0 {

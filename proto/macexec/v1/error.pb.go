@@ -47,7 +47,8 @@ const (
 	ErrorClass_ERROR_CLASS_QUOTA ErrorClass = 8
 	// macexec cannot take it now. gRPC: UNAVAILABLE.
 	ErrorClass_ERROR_CLASS_UNAVAILABLE ErrorClass = 9
-	// It took too long. gRPC: DEADLINE_EXCEEDED, or CANCELLED when the caller left.
+	// It took too long. gRPC: DEADLINE_EXCEEDED, CANCELLED when the caller left, or
+	// FAILED_PRECONDITION when the call's own start_by has passed.
 	ErrorClass_ERROR_CLASS_TIMEOUT ErrorClass = 10
 	// The tool itself failed. gRPC: FAILED_PRECONDITION.
 	ErrorClass_ERROR_CLASS_TOOL ErrorClass = 11
