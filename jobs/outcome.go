@@ -6,26 +6,27 @@ type Ended string
 
 // Every way an attempt can end.
 const (
-	EndedZero        Ended = "exit_zero"     // exited 0, outputs verified
-	EndedBadOutput   Ended = "bad_output"    // exited 0, an output is missing or wrong
-	EndedNonZero     Ended = "exit_non_zero" // exited with another code
-	EndedTimeout     Ended = "timeout"       // stopped by the keeper at its time limit
-	EndedStopped     Ended = "stopped"       // stopped by the keeper on request
-	EndedSignal      Ended = "signal"        // killed by a signal that macexec did not send
-	EndedMemory      Ended = "memory"        // killed for its memory
-	EndedDiskFull    Ended = "disk_full"     // it met the end of the disk, whatever its exit code
-	EndedOutputLimit Ended = "output_limit"  // it wrote more than it may
-	EndedNotStarted  Ended = "not_started"   // the launcher could not start it; no instruction of the tool ran
-	EndedKeeperLost  Ended = "keeper_lost"   // started, no exit record, no living process
-	EndedUnwatched   Ended = "unwatched"     // started, no exit record, the tool still lives
-	EndedRebooted    Ended = "rebooted"      // started, no exit record, another boot session
-	EndedFolderGone  Ended = "folder_gone"   // intent stored, but the attempt's folder is gone
+	EndedZero         Ended = "exit_zero"     // exited 0, outputs verified
+	EndedBadOutput    Ended = "bad_output"    // exited 0, an output is missing or wrong
+	EndedInputChanged Ended = "input_changed" // exited 0, an input read in place changed meanwhile
+	EndedNonZero      Ended = "exit_non_zero" // exited with another code
+	EndedTimeout      Ended = "timeout"       // stopped by the keeper at its time limit
+	EndedStopped      Ended = "stopped"       // stopped by the keeper on request
+	EndedSignal       Ended = "signal"        // killed by a signal that macexec did not send
+	EndedMemory       Ended = "memory"        // killed for its memory
+	EndedDiskFull     Ended = "disk_full"     // it met the end of the disk, whatever its exit code
+	EndedOutputLimit  Ended = "output_limit"  // it wrote more than it may
+	EndedNotStarted   Ended = "not_started"   // the launcher could not start it; no instruction of the tool ran
+	EndedKeeperLost   Ended = "keeper_lost"   // started, no exit record, no living process
+	EndedUnwatched    Ended = "unwatched"     // started, no exit record, the tool still lives
+	EndedRebooted     Ended = "rebooted"      // started, no exit record, another boot session
+	EndedFolderGone   Ended = "folder_gone"   // intent stored, but the attempt's folder is gone
 )
 
 // Endeds lists every way an attempt can end.
 func Endeds() []Ended {
 	return []Ended{
-		EndedZero, EndedBadOutput, EndedNonZero, EndedTimeout, EndedStopped, EndedSignal,
+		EndedZero, EndedBadOutput, EndedInputChanged, EndedNonZero, EndedTimeout, EndedStopped, EndedSignal,
 		EndedMemory, EndedDiskFull, EndedOutputLimit, EndedNotStarted, EndedKeeperLost,
 		EndedUnwatched, EndedRebooted, EndedFolderGone,
 	}
@@ -67,6 +68,8 @@ func OutcomeOf(effects Effects, ended Ended) Outcome {
 		return Outcome{StateCompleted, EndOK, applied, RetryNever}
 	case EndedBadOutput:
 		return Outcome{StateFailed, EndOutputInvalid, possible, RetryNewKey}
+	case EndedInputChanged:
+		return Outcome{StateFailed, EndInputChanged, possible, RetryNewKey}
 	case EndedNonZero:
 		return Outcome{StateFailed, EndExitCode, possible, RetryNewKey}
 	case EndedTimeout:

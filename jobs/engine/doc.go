@@ -5,10 +5,13 @@
 //	approve.go   a person's yes or no, and the binding it is about
 //	schedule.go  which queued job starts next, in which slot
 //	run.go       one attempt: stage → intent → keeper → tool → verify → publish → end
+//	stage.go     the inputs as the tool will read them, compared with what was approved
+//	command.go   what a manifest wants started, and the programs for it
 //	finish.go    from an attempt's outcome to a state with evidence
+//	publish.go   the only changes to projects: place, store the plan, carry it out
 //	recover.go   what a new daemon concludes from what the old one left
-//	watch.go     events, progress and logs for callers
-//	files.go     uploads, downloads, artifacts, projects
+//	control.go   cancel and resolve
+//	query.go, watch.go, progress.go, files.go   what callers ask for
 //
 // It starts no process and touches no file itself (package executor does), opens
 // no store (it is given one), and knows no wire protocol (faces call it).

@@ -185,11 +185,12 @@ func (a *attempt) finish(found executor.Found) error {
 	if ended == jobs.EndedZero {
 		return a.verify(found)
 	}
-	return a.endBy(found, ended, endMessage(exit, ended), nil)
+	return a.endBy(found, ended, endMessage(exit, ended))
 }
 
-// endBy ends the job by the outcome table.
-func (a *attempt) endBy(found executor.Found, ended jobs.Ended, message string, extra func(*jobs.Job)) error {
+// endBy ends the job by the outcome table, as not completed.
+func (a *attempt) endBy(found executor.Found, ended jobs.Ended, message string) error {
+	tail, cause := a.lastWords()
 	return &over{event: eventOf(jobs.OutcomeOf(a.job.Tool.Effects, ended).State), why: message, change: func(j *jobs.Job) error {
 		out := jobs.OutcomeOf(j.Tool.Effects, ended)
 		if ended == jobs.EndedStopped {
@@ -197,12 +198,7 @@ func (a *attempt) endBy(found executor.Found, ended jobs.Ended, message string, 
 		}
 		keepStart(j, found)
 		a.keepExit(j, found)
-		if extra != nil {
-			extra(j)
-		}
-		if out.State != jobs.StateCompleted {
-			j.LogTail, j.Cause = a.lastWords()
-		}
+		j.LogTail, j.Cause = tail, cause
 		return j.End(out, exitEvidence(a.n, found.Exit), message, a.e.Now())
 	}}
 }
@@ -368,7 +364,10 @@ func (a *attempt) verify(found executor.Found) error {
 		if a.e.stopped.Err() != nil {
 			return errLeft
 		}
-		return a.endBy(found, jobs.EndedBadOutput, why, nil)
+		return a.endBy(found, jobs.EndedBadOutput, why)
+	}
+	if why := a.unchangedInPlace(ctx); why != "" {
+		return a.endBy(found, jobs.EndedInputChanged, why)
 	}
 	command, err := a.variant.Command(ctx, a.vars)
 	if err != nil {
@@ -467,11 +466,16 @@ func (a *attempt) reload(ctx context.Context) error {
 			continue
 		}
 		in := a.job.Inputs[i]
-		name := filepath.Base(in.Path)
-		if in.Path == "" {
-			name = arg.Name
+		file := schemas.File{Path: filepath.Join(dir.In(), arg.Name), Name: nameOf(in, arg), Size: in.Size, SHA256: in.SHA256, MediaType: in.MediaType}
+		if readInPlace(in) {
+			f, _, err := a.e.openInput(ctx, a.job.Principal, a.vars.Args, arg)
+			if err != nil {
+				return a.never(jobs.EndInputChanged, plainMessage(err))
+			}
+			file.Path = f.Name()
+			a.inPlace = append(a.inPlace, file.Path)
+			_ = f.Close()
 		}
-		file := schemas.File{Path: filepath.Join(dir.In(), arg.Name), Name: name, Size: in.Size, SHA256: in.SHA256, MediaType: in.MediaType}
 		if f, err := os.Open(file.Path); err == nil {
 			_, kind, err := files.SniffFile(f)
 			_ = f.Close()

@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/schemas"
+)
+
+// stage takes the inputs in as copies that nobody else can change, and compares
+// what was approved with what would run, on those copies.
+func (a *attempt) stage(ctx context.Context) error {
+	dir := a.e.Executor.AttemptDir(a.job.ID, a.n)
+	inputs := slices.Clone(a.job.Inputs)
+	for _, arg := range a.tool.Files(a.vars.Args) {
+		if arg.Role != schemas.RoleInput {
+			continue
+		}
+		i := slices.IndexFunc(inputs, func(in jobs.InputFile) bool { return in.Pointer == arg.Pointer })
+		if i < 0 {
+			return jobs.Errorf(jobs.CodeInternal, "input %s was not looked at when the call was accepted", arg.Pointer)
+		}
+		facts, err := a.stageInput(ctx, dir.In(), arg, &inputs[i])
+		if err != nil {
+			return a.never(jobs.EndInputInvalid, fmt.Sprintf("the input %s cannot be taken in: %s", arg.Pointer, plainMessage(err)))
+		}
+		a.vars.Inputs[arg.Name] = facts
+	}
+	changed := *a.job
+	changed.Inputs = inputs
+	a.job = &changed
+	return a.compareWithApproval(ctx)
+}
+
+// load reads the job's record back into what the manifest's expressions see.
+func (a *attempt) load() error {
+	e, job := a.e, a.job
+	tool, ok := e.Registry.Tool(job.Tool.Name, job.Tool.Version)
+	if !ok || tool.Digest != job.Tool.ManifestDigest {
+		return a.never(jobs.EndStartFailed, "the manifest of "+job.Tool.Name+" is not the one that the call was accepted with; submit it under a new key")
+	}
+	secrets, err := e.vault.openAll(job)
+	if err != nil {
+		return err
+	}
+	args, findings := schemas.Parse(job.Call.Arguments, schemas.DefaultLimits())
+	if len(findings) > 0 {
+		return jobs.Errorf(jobs.CodeRecordDamaged, "the stored arguments do not parse: %s", findings[0].Message)
+	}
+	a.tool, a.secrets = tool, secrets
+	dir := e.Executor.AttemptDir(job.ID, a.n)
+	a.vars = schemas.Vars{
+		Args: args, Secrets: byArgument(secrets), Work: dir.Work(),
+		Call:   schemas.CallVars{Purpose: string(job.Call.Purpose), Replace: job.Call.Options.Replace, Tool: tool.Tool, Version: tool.Version},
+		Inputs: map[string]schemas.File{}, Outputs: map[string]string{}, Steps: map[string]any{},
+		Artifacts: map[string]schemas.Artifact{}, Programs: map[string]schemas.Program{},
+	}
+	if !runs(tool) {
+		return nil
+	}
+	variant, missing := e.chooseVariant(tool)
+	if variant == nil {
+		return a.never(jobs.EndStartFailed, fmt.Sprintf("%s needs %v, which this host does not have any more", tool.Tool, missing))
+	}
+	a.variant = variant
+	return nil
+}
+
+// stageInput copies one input into the attempt's folder and says what the copy is.
+func (a *attempt) stageInput(ctx context.Context, to string, arg schemas.FileArgument, in *jobs.InputFile) (schemas.File, error) {
+	f, now, err := a.e.openInput(ctx, a.job.Principal, a.vars.Args, arg)
+	if err != nil {
+		return schemas.File{}, err
+	}
+	defer f.Close()
+	name := nameOf(*in, arg)
+	if readInPlace(*in) {
+		return a.readInPlace(ctx, f, now, name, in)
+	}
+	if !runs(a.tool) {
+		// Only looked at: what moves is decided when it moves.
+		in.SHA256, in.Size, err = files.Digest(ctx, f)
+		return schemas.File{Name: name, Size: in.Size, SHA256: in.SHA256, MediaType: in.MediaType}, err
+	}
+	staged, err := files.Stage(ctx, f, to, arg.Name)
+	if err != nil {
+		return schemas.File{}, err
+	}
+	in.SHA256, in.Size, in.MediaType = staged.SHA256, staged.Size, staged.MediaType
+	return schemas.File{
+		Path: staged.Path, Name: name, Size: staged.Size, SHA256: staged.SHA256,
+		MediaType: staged.MediaType, Kind: string(staged.Kind),
+	}, nil
+}
+
+// nameOf is what people know an input by.
+func nameOf(in jobs.InputFile, arg schemas.FileArgument) string {
+	if in.Path == "" {
+		return arg.Name
+	}
+	return filepath.Base(in.Path)
+}
+
+// readInPlace reports whether an input is too large to be copied and is read where
+// it lies in its project. Files that nobody may change are always taken in.
+func readInPlace(in jobs.InputFile) bool { return in.InPlace && in.Project != "" }
+
+// readInPlace lets the tool read a project's own file. That it did not change
+// meanwhile is checked at the end (see unchangedInPlace).
+func (a *attempt) readInPlace(ctx context.Context, f *os.File, now jobs.InputFile, name string, in *jobs.InputFile) (schemas.File, error) {
+	path, err := filepath.EvalSymlinks(f.Name())
+	if err != nil {
+		return schemas.File{}, err
+	}
+	mediaType, kind, err := files.SniffFile(f)
+	if err != nil {
+		return schemas.File{}, err
+	}
+	in.SHA256, in.Size, err = files.Digest(ctx, f)
+	in.MediaType, in.ModTime = mediaType, now.ModTime
+	a.inPlace = append(a.inPlace, path)
+	return schemas.File{Path: path, Name: name, Size: in.Size, SHA256: in.SHA256, MediaType: mediaType, Kind: string(kind)}, err
+}
+
+// unchangedInPlace says which input that was read in place is not what it was when
+// the tool started, or "".
+func (a *attempt) unchangedInPlace(ctx context.Context) string {
+	for _, in := range a.job.Inputs {
+		if !readInPlace(in) {
+			continue
+		}
+		root, err := a.e.openProject(ctx, a.job.Principal, in.Project)
+		if err != nil {
+			return plainMessage(err)
+		}
+		facts, err := root.Stat(in.Path)
+		_ = root.Close()
+		if err != nil || facts.Size != in.Size || !facts.ModTime.Equal(in.ModTime) {
+			return "the file that " + in.Pointer + " names was changed while the tool read it in place"
+		}
+	}
+	return ""
+}
+
+// compareWithApproval voids an approved job if what would run is not what was
+// approved, or if the policy of this moment is stricter (promise G8).
+func (a *attempt) compareWithApproval(ctx context.Context) error {
+	if a.job.Approval == nil {
+		return nil
+	}
+	publishes, findings := a.publishes(ctx)
+	if len(findings) > 0 {
+		return a.void(findings[0].Message)
+	}
+	now := jobs.Binding{
+		Tool: a.job.Tool.Name, Version: a.job.Tool.Version, ManifestDigest: a.tool.Digest,
+		Fingerprint: a.job.Fingerprint, Inputs: map[string]string{}, Programs: map[string]string{},
+		Requester: a.job.Principal,
+	}
+	for _, in := range a.job.Inputs {
+		now.Inputs[in.Pointer] = in.SHA256
+	}
+	for _, step := range publishes {
+		if step.OldSHA256 != "" {
+			now.Inputs[string(step.Verb)+":"+step.Path] = step.OldSHA256
+		}
+	}
+	if a.variant != nil {
+		programs, _ := a.e.programsOf(ctx, a.variant, a.vars)
+		for _, p := range programs {
+			now.Programs[p.Path] = p.SHA256
+		}
+	}
+	if difference := bindingDifference(a.job.Approval.Binding, now); difference != "" {
+		return a.void(difference)
+	}
+	decision := a.e.decideNow(a.job.Principal, a.job.Call.Purpose, a.job.Call.Context.VisibleTools, a.job.Tool, publishes)
+	if decision.Effect == jobs.Deny {
+		return a.void("the policy now denies this call: " + decision.Reason)
+	}
+	return nil
+}
+
+// publishes works out the changes to projects as they stand now.
+func (a *attempt) publishes(ctx context.Context) ([]jobs.PublishStep, []schemas.Finding) {
+	j := &judgement{tool: a.tool, args: a.vars.Args}
+	req := Request{Options: a.job.Call.Options}
+	findings := a.e.lookAtPublishes(ctx, a.job.Principal, req, j)
+	return j.publishes, findings
+}
