@@ -634,7 +634,8 @@ type WatchJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Send what comes after this cursor; 0: from the oldest kept event.
 	After uint64 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
-	// Send only what comes from now on; after is then ignored.
+	// Send only what comes from now on; after is then ignored. The response header
+	// "macexec-cursor" says, as soon as the watch begins, after which cursor that is.
 	FromNow bool `protobuf:"varint,2,opt,name=from_now,json=fromNow,proto3" json:"from_now,omitempty"`
 	// Only this job. The first event is then the job as it is.
 	JobId string `protobuf:"bytes,3,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
