@@ -9,6 +9,7 @@
 //	command.go   what a manifest wants started, and the programs for it
 //	finish.go    from an attempt's outcome to a state with evidence
 //	publish.go   the only changes to projects: place, store the plan, carry it out
+//	probe.go     what a tool's own probe proves of an unknown job
 //	recover.go   what a new daemon concludes from what the old one left
 //	control.go   cancel and resolve
 //	query.go, watch.go, progress.go, files.go   what callers ask for

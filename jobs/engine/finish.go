@@ -153,12 +153,17 @@ func (a *attempt) lost(found executor.Found, ended jobs.Ended, why string) error
 			return a.again(j, evidence)
 		}}
 	}
-	return &over{event: jobs.EventLose, why: why, change: func(j *jobs.Job) error {
-		keepStart(j, found)
-		message := why
-		if a.tool != nil && a.tool.OnUnknown != "" {
-			message += "; look at: " + a.tool.OnUnknown
+	message := why
+	if a.tool == nil {
+		if err := a.load(); err != nil {
+			a.e.Logger.Warn("the manifest of a lost job cannot be read", "job_id", a.job.ID, "error", err)
 		}
+	}
+	if a.tool != nil && a.tool.OnUnknown != "" {
+		message += "; look at: " + a.tool.OnUnknown
+	}
+	return &over{event: jobs.EventLose, why: why, alive: len(found.Alive) > 0, change: func(j *jobs.Job) error {
+		keepStart(j, found)
 		return j.End(out, evidence, message, a.e.Now())
 	}}
 }
@@ -556,7 +561,13 @@ func (a *attempt) conclude(err error) {
 			e.Logger.Warn("an attempt's folder could not be tidied", "job_id", job.ID, "attempt", a.n, "error", err)
 		}
 	}
-	if job.State == jobs.StateQueued {
+	switch job.State {
+	case jobs.StateQueued:
 		e.admit(job, e.slotOf(job))
+	case jobs.StateUnknown:
+		if a.tool != nil {
+			a.probe(e.stopped, o.alive)
+		}
+	default:
 	}
 }

@@ -34,6 +34,7 @@ type over struct {
 	event  jobs.Event
 	change func(*jobs.Job) error
 	why    string
+	alive  bool // processes of it still live
 }
 
 func (o *over) Error() string { return o.why }

@@ -1,0 +1,42 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// probe asks the tool's own probe, a read-only command, whether an unknown job's
+// effect happened. Its answer is evidence. That it did not happen counts only when
+// nothing of the attempt lives that could still make it happen.
+func (a *attempt) probe(ctx context.Context, alive bool) {
+	step, ok, err := a.tool.ProbeStep(ctx, a.vars)
+	if !ok {
+		return
+	}
+	if err == nil {
+		a.vars.Steps["probe"], err = a.look(ctx, step)
+	}
+	var happened, notHappened bool
+	if err == nil {
+		happened, notHappened, err = a.tool.ProbeAnswer(ctx, a.vars)
+	}
+	proof := jobs.Evidence{Kind: jobs.EvidenceProbe, Attempt: a.n}
+	switch {
+	case err != nil:
+		a.e.Logger.Warn("a probe gave no answer", "job_id", a.job.ID, "error", err)
+	case happened && !notHappened:
+		proof.Detail = "the probe proves that it happened"
+		a.settle(jobs.StateCompleted, jobs.SideEffectApplied, proof)
+	case notHappened && !happened && !alive:
+		proof.Detail = "the probe proves that it did not happen"
+		a.settle(jobs.StateFailed, jobs.SideEffectNone, proof)
+	default:
+	}
+}
+
+func (a *attempt) settle(to jobs.State, side jobs.SideEffect, proof jobs.Evidence) {
+	a.e.change(a.job.ID, jobs.EventSettle, proof.Detail, func(j *jobs.Job) error {
+		return j.Settle(to, jobs.EndProbed, side, proof, a.e.Now())
+	})
+}
