@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/macexec/macexec/client"
+	"github.com/macexec/macexec/cmd/macexec/internal/show"
+	"github.com/macexec/macexec/proto/document"
+	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
+)
+
+// reached fails at once when there is no daemon; a stream would look for it for a
+// while, since it also outlives the daemon's restart.
+func reached(ctx context.Context, c *client.Client) error {
+	_, err := c.Host.WhoAmI(ctx, &macexecv1.WhoAmIRequest{})
+	return beforehand(err)
+}
+
+// streamed is the end of a stream: a person who ends it has seen enough.
+func streamed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return beforehand(err)
+}
+
+// errSeen ends a watch whose job is settled.
+var errSeen = errors.New("the job is settled")
+
+func (a *app) jobsWatchCommand() *cobra.Command {
+	var run string
+	var after uint64
+	var cmd *cobra.Command
+	cmd = a.talk("watch [JOB]", "Print what happens to jobs, or to one job until it is settled", cobra.MaximumNArgs(1), func(ctx context.Context, c *client.Client, args []string) error {
+		req := &macexecv1.WatchJobsRequest{RunId: run, After: after, FromNow: !cmd.Flags().Changed("after"), Progress: true}
+		if len(args) == 1 {
+			req.JobId = args[0]
+		}
+		if err := reached(ctx, c); err != nil {
+			return err
+		}
+		err := c.Watch(ctx, req, func(e *macexecv1.Event) error {
+			if err := a.printEvent(e); err != nil {
+				return err
+			}
+			if req.GetJobId() != "" && client.Settled(e.GetJob().GetState()) {
+				return errSeen
+			}
+			return nil
+		})
+		if errors.Is(err, errSeen) {
+			return nil
+		}
+		return streamed(ctx, err)
+	})
+	cmd.Flags().StringVar(&run, "run", "", "only jobs of this run")
+	cmd.Flags().Uint64Var(&after, "after", 0, "go on after this cursor; 0: from the oldest event (from now on)")
+	return cmd
+}
+
+// printEvent prints one event: a document, a job's id, or a line.
+func (a *app) printEvent(e *macexecv1.Event) error {
+	id := e.GetJob().GetId()
+	if p := e.GetProgress(); p != nil {
+		if a.quiet && a.format != formatJSON {
+			return nil
+		}
+		id = p.GetJobId()
+	}
+	return a.print(e, id, func(w io.Writer) error {
+		_, err := io.WriteString(w, show.Line(eventLine(e))+"\n")
+		return err
+	})
+}
+
+func eventLine(e *macexecv1.Event) string {
+	if p := e.GetProgress(); p != nil {
+		return p.GetJobId() + "  " + progressLine("progress", p)
+	}
+	if e.GetSnapshot() {
+		return e.GetJob().GetId() + "  " + stateLine(e.GetJob())
+	}
+	return entryLine(e.GetEntry())
+}
+
+// entryLine draws a journal entry.
+func entryLine(e *macexecv1.Entry) string {
+	parts := []string{e.GetAt().AsTime().Format("2006-01-02T15:04:05.000Z"), fmt.Sprintf("%6d", e.GetSeq()), e.GetKind()}
+	for _, part := range []string{e.GetJobId(), document.Word(e.GetEvent()), document.Word(e.GetState()), document.Word(e.GetPhase()), document.Word(e.GetEndReason()), e.GetMessage()} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	if e.GetPrincipal() != "" {
+		parts = append(parts, "("+e.GetPrincipal()+")")
+	}
+	return strings.Join(parts, "  ")
+}
+
+func (a *app) jobsLogsCommand() *cobra.Command {
+	var follow bool
+	var attempt int32
+	var tail int64
+	cmd := a.talk("logs JOB", "Print what a job's tool wrote", cobra.ExactArgs(1), func(ctx context.Context, c *client.Client, args []string) error {
+		if _, err := c.Jobs.GetJob(ctx, &macexecv1.GetJobRequest{Id: args[0]}); err != nil {
+			return beforehand(err)
+		}
+		out, flush := a.logWriter()
+		err := c.ReadLogs(ctx, &macexecv1.ReadJobLogsRequest{
+			JobId: args[0], Attempt: attempt, Follow: follow, TailBytes: tail,
+		}, func(chunk *macexecv1.LogChunk) error {
+			if a.format == formatJSON {
+				return a.printDocument(chunk)
+			}
+			if gap := chunk.GetGapBytes(); gap > 0 {
+				// Promise G12: a reader is told of every gap.
+				a.remark("… %d bytes are missing here …", gap)
+			}
+			_, err := out.Write(chunk.GetData())
+			return err
+		})
+		if err := flush(); err != nil {
+			return unwritable(err)
+		}
+		return streamed(ctx, err)
+	})
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job is settled")
+	cmd.Flags().Int32Var(&attempt, "attempt", 0, "which attempt (the newest)")
+	cmd.Flags().Int64Var(&tail, "tail", 0, "begin at most so many bytes before the end")
+	return cmd
+}
+
+// logWriter is where a tool's bytes go: to a terminal with control characters made
+// visible, elsewhere as they are.
+func (a *app) logWriter() (w io.Writer, flush func() error) {
+	if !a.OutTerminal {
+		return a.Out, func() error { return nil }
+	}
+	visible := show.NewWriter(a.Out)
+	return visible, visible.Flush
+}

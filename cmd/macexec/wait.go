@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/macexec/macexec/client"
+	"github.com/macexec/macexec/cmd/macexec/internal/show"
+	"github.com/macexec/macexec/proto/document"
+	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
+)
+
+// waiting says how long to wait for a job, and what to do then.
+type waiting struct {
+	bounded  bool // by limit
+	limit    time.Duration
+	download string // a folder for the artifacts; empty: none
+}
+
+// follow waits for a job, prints it as it then is, and returns what its state
+// means. The end of ctx ends the wait and not the job.
+func (a *app) follow(ctx context.Context, c *client.Client, job *macexecv1.Job, w waiting) error {
+	job, why := a.wait(ctx, c, job, w)
+	if err := a.printJob(job); err != nil {
+		return err
+	}
+	switch {
+	case why != "":
+		a.remark("%s", why)
+		a.remark("%s", jobGoesOn(job.GetId()))
+	case exitOfJob(job) != exitOK:
+		a.remarkEnd(job)
+	case w.download != "":
+		if err := a.download(ctx, c, job, w.download); err != nil {
+			return err
+		}
+	}
+	return ended(exitOfJob(job))
+}
+
+// wait returns the job once it is settled, or as last seen with the reason why the
+// wait ended before.
+func (a *app) wait(ctx context.Context, c *client.Client, job *macexecv1.Job, w waiting) (last *macexecv1.Job, why string) {
+	if client.Settled(job.GetState()) {
+		return job, ""
+	}
+	cancel := context.CancelFunc(func() {})
+	limited := ctx
+	if w.bounded {
+		limited, cancel = context.WithTimeout(ctx, w.limit)
+	}
+	defer cancel()
+	status := a.status()
+	defer status.Clear()
+	asked := false
+	last, err := c.WaitJob(limited, job.GetId(), func(e *macexecv1.Event) {
+		switch {
+		case e.GetProgress() != nil:
+			status.Set(progressLine(job.GetCall().GetTool(), e.GetProgress()))
+		case e.GetJob().GetState() == macexecv1.JobState_JOB_STATE_AWAITING_APPROVAL:
+			if !asked {
+				asked = true
+				status.Clear()
+				a.remarkApproval(e.GetJob())
+			}
+		case e.GetJob() != nil:
+			status.Set(stateLine(e.GetJob()))
+		}
+	})
+	if last == nil {
+		last = job
+	}
+	last.Replayed, last.RequestContext, last.Warnings = job.GetReplayed(), job.GetRequestContext(), job.GetWarnings()
+	switch {
+	case err == nil:
+		return last, ""
+	case ctx.Err() != nil:
+		return last, "detached."
+	case errors.Is(err, context.DeadlineExceeded):
+		return last, "the wait ended after " + w.limit.String() + "."
+	default:
+		return last, "the daemon went away while it was waited for: " + explain(err).Error() + "."
+	}
+}
+
+// status is the line of progress on stderr, nil when nobody looks at it.
+func (a *app) status() *show.Status {
+	if !a.ErrTerminal || a.quiet {
+		return nil
+	}
+	return show.NewStatus(a.Err, a.Width)
+}
+
+func progressLine(tool string, p *macexecv1.Progress) string {
+	parts := []string{tool, document.Word(p.GetPhase())}
+	if p.Percent != nil {
+		parts = append(parts, show.Bar(p.GetPercent()))
+	}
+	if p.GetRate() != "" {
+		parts = append(parts, p.GetRate())
+	}
+	if p.TimeLeftSeconds != nil {
+		parts = append(parts, show.Seconds(p.GetTimeLeftSeconds())+" left")
+	}
+	if p.GetDetail() != "" {
+		parts = append(parts, p.GetDetail())
+	}
+	return strings.Join(parts, "  ")
+}
+
+// stateLine says in one line where a job is.
+func stateLine(job *macexecv1.Job) string {
+	parts := []string{job.GetCall().GetTool(), document.Word(job.GetState())}
+	if phase := document.Word(job.GetPhase()); phase != "" && phase != parts[1] {
+		parts = append(parts, phase)
+	}
+	if waits := waitsFor(job); waits != "" {
+		parts = append(parts, "waits for "+waits)
+	}
+	return strings.Join(parts, "  ")
+}
+
+func waitsFor(job *macexecv1.Job) string {
+	w := job.GetWaitingFor()
+	if w == nil {
+		return ""
+	}
+	text := strings.ReplaceAll(document.Word(w.GetKind()), "_", " ")
+	if w.GetDetail() != "" {
+		text += " " + w.GetDetail()
+	}
+	if w.GetJobId() != "" {
+		text += " held by " + w.GetJobId()
+	}
+	if w.GetPosition() > 0 {
+		text += fmt.Sprintf(", place %d", w.GetPosition())
+	}
+	return text
+}
+
+func (a *app) remarkApproval(job *macexecv1.Job) {
+	a.remark("job %s waits for approval: macexec jobs approve %s, or macexec jobs deny %s", job.GetId(), job.GetId(), job.GetId())
+}
+
+// remarkEnd says on stderr why a job is not completed and what can be done.
+func (a *app) remarkEnd(job *macexecv1.Job) {
+	var b strings.Builder
+	colour := a.ErrTerminal && a.colour()
+	fmt.Fprintf(&b, "%s job %s is %s", show.Red.Paint("Error:", colour), show.Line(job.GetId()), document.Word(job.GetState()))
+	if reason := document.Word(job.GetEndReason()); reason != "" {
+		fmt.Fprintf(&b, " (%s)", reason)
+	}
+	if job.GetMessage() != "" {
+		fmt.Fprintf(&b, ": %s", show.Line(job.GetMessage()))
+	}
+	b.WriteByte('\n')
+	if job.GetCause() != "" {
+		fmt.Fprintf(&b, "  cause: %s\n", show.Line(job.GetCause()))
+	}
+	if try := afterwards(job); try != "" {
+		fmt.Fprintf(&b, "%s %s\n", show.Bold.Paint("Try:", colour), try)
+	}
+	io.WriteString(a.Err, b.String()) //nolint:errcheck // as a remark
+}
+
+// afterwards says what can be done about a job that did not complete.
+func afterwards(job *macexecv1.Job) string {
+	switch job.GetState() {
+	case macexecv1.JobState_JOB_STATE_AWAITING_APPROVAL:
+		return "macexec jobs approve " + job.GetId() + ", or macexec jobs deny " + job.GetId()
+	case macexecv1.JobState_JOB_STATE_UNKNOWN:
+		return "find out what happened, then macexec jobs resolve " + job.GetId() + " --as STATE --reason TEXT"
+	case macexecv1.JobState_JOB_STATE_FAILED:
+		if job.GetRetry() == macexecv1.Retry_RETRY_NEW_KEY {
+			return "macexec jobs logs " + job.GetId() + "; then the call may be made again with a new --key"
+		}
+		return "macexec jobs logs " + job.GetId()
+	case macexecv1.JobState_JOB_STATE_CANCELLED:
+		return "the call may be made again with a new --key"
+	default:
+		return ""
+	}
+}
+
+// download fetches every artifact of a job into a folder. Nothing that is there is
+// replaced.
+func (a *app) download(ctx context.Context, c *client.Client, job *macexecv1.Job, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return unwritable(err)
+	}
+	for _, artifact := range job.GetArtifacts() {
+		reference := "job:" + job.GetId() + "/" + artifact.GetName()
+		info, err := c.Stat(ctx, reference)
+		if err != nil {
+			return beforehand(err)
+		}
+		path := filepath.Join(dir, plainName(info.GetName(), artifact.GetName()))
+		if err := a.fetch(ctx, c, reference, path); err != nil {
+			return err
+		}
+		a.remark("downloaded %s (%s)", path, show.Size(info.GetSize()))
+	}
+	return nil
+}
+
+// fetch downloads one file to a path where nothing is.
+func (a *app) fetch(ctx context.Context, c *client.Client, reference, path string) error {
+	if _, err := os.Lstat(path); err == nil {
+		return unwritable(fmt.Errorf("%s exists and is not replaced", path))
+	}
+	_, err := c.Download(ctx, reference, path)
+	return incoming(err)
+}
+
+// plainName returns the first of the names that is a plain file name, so that
+// nothing is ever written outside the folder.
+func plainName(names ...string) string {
+	for _, name := range names {
+		if name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00") {
+			return name
+		}
+	}
+	return "artifact"
+}
