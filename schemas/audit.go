@@ -18,6 +18,7 @@ const (
 // issue is what the loader found in a manifest.
 type issue struct {
 	severity, pointer, rule, message, hint string
+	line                                   int // set where the text could not be read; else the pointer tells
 }
 
 // schemaBudget is how many subschemas one value may meet when every reference
@@ -65,11 +66,11 @@ func auditSchema(tree any, base string, input bool) []issue {
 }
 
 func (a *auditor) fail(pointer, rule, message, hint string) {
-	a.issues = append(a.issues, issue{SeverityError, a.base + pointer, rule, message, hint})
+	a.issues = append(a.issues, issue{severity: SeverityError, pointer: a.base + pointer, rule: rule, message: message, hint: hint})
 }
 
 func (a *auditor) warn(pointer, rule, message, hint string) {
-	a.issues = append(a.issues, issue{SeverityWarning, a.base + pointer, rule, message, hint})
+	a.issues = append(a.issues, issue{severity: SeverityWarning, pointer: a.base + pointer, rule: rule, message: message, hint: hint})
 }
 
 // schema walks one schema and returns its size, at most a little over the budget.

@@ -80,7 +80,7 @@ func documentLimits() Limits {
 }
 
 func yamlFinding(err error) Finding {
-	f := Finding{Keyword: "yaml", Message: err.Error()}
+	f := Finding{Keyword: keywordYAML, Message: err.Error()}
 	if y, ok := errors.AsType[*yamlError](err); ok {
 		f.Pointer, f.Message = y.pointer, atLine(y.line, y.message)
 	}

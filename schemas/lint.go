@@ -43,7 +43,7 @@ func Lint(raw []byte, file string) (LintReport, error) {
 		report.Version, _ = object["version"].(string)
 	}
 	for _, i := range issues {
-		p := LintProblem{Severity: i.severity, Pointer: i.pointer, Rule: i.rule, Message: i.message, Hint: i.hint}
+		p := LintProblem{Line: i.line, Severity: i.severity, Pointer: i.pointer, Rule: i.rule, Message: i.message, Hint: i.hint}
 		if lines != nil {
 			p.Line = lines.line(i.pointer)
 		}

@@ -39,24 +39,27 @@ func (l *loader) load(raw []byte, source string) (tool *Tool, issues []issue, li
 	defer func() {
 		if r := recover(); r != nil { // whatever one file does, the others load
 			tool = nil
-			issues = append(issues, issue{SeverityError, "", KeywordInternal, fmt.Sprintf("macexec failed while it read the manifest: %v", r), ""})
+			issues = append(issues, issue{severity: SeverityError, rule: KeywordInternal, message: fmt.Sprintf("macexec failed while it read the manifest: %v", r)})
 		}
 	}()
 	lines, err := readYAML(raw, manifestLimits())
 	if err != nil {
-		f := yamlFinding(err)
-		return nil, []issue{{SeverityError, f.Pointer, f.Keyword, f.Message, ""}}, nil
+		i := issue{severity: SeverityError, rule: keywordYAML, message: err.Error()}
+		if y, ok := errors.AsType[*yamlError](err); ok {
+			i.pointer, i.line = y.pointer, y.line
+		}
+		return nil, []issue{i}, nil
 	}
 	if findings := l.manifest.Validate(lines.json); len(findings) > 0 {
 		for _, f := range findings {
-			issues = append(issues, issue{SeverityError, f.Pointer, "manifest_" + f.Keyword, f.Message, f.Hint})
+			issues = append(issues, issue{severity: SeverityError, pointer: f.Pointer, rule: "manifest_" + f.Keyword, message: f.Message, hint: f.Hint})
 		}
 		return nil, issues, lines
 	}
 	sum := sha256.Sum256(raw)
 	t := &Tool{Digest: hex.EncodeToString(sum[:]), Source: source}
 	if err := json.Unmarshal(lines.json, &t.Manifest); err != nil {
-		return nil, []issue{{SeverityError, "", "manifest", err.Error(), ""}}, lines
+		return nil, []issue{{severity: SeverityError, rule: "manifest", message: err.Error()}}, lines
 	}
 	b := &builder{language: l.language, tool: t}
 	b.build()
@@ -75,11 +78,11 @@ type builder struct {
 }
 
 func (b *builder) fail(pointer, rule, message, hint string) {
-	b.issues = append(b.issues, issue{SeverityError, pointer, rule, message, hint})
+	b.issues = append(b.issues, issue{severity: SeverityError, pointer: pointer, rule: rule, message: message, hint: hint})
 }
 
 func (b *builder) warn(pointer, rule, message, hint string) {
-	b.issues = append(b.issues, issue{SeverityWarning, pointer, rule, message, hint})
+	b.issues = append(b.issues, issue{severity: SeverityWarning, pointer: pointer, rule: rule, message: message, hint: hint})
 }
 
 func (b *builder) build() {
@@ -318,13 +321,15 @@ func (b *builder) step(spec StepSpec, at string, s scope, v VariantSpec) compile
 	if spec.Parser.Kind == "regex" {
 		b.pattern(spec.Parser.Pattern, at+"/parser/pattern")
 	}
+	options := true
 	for i, t := range spec.Argv {
 		eat := at + "/argv/" + strconv.Itoa(i)
 		c.argv = append(c.argv, b.text(t, eat, s, cel.StringType, cel.ListType(cel.StringType)))
-		if name, ok := strings.CutPrefix(strings.TrimSpace(t.CEL), varArgs+"."); ok && b.free(name) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(t.CEL), varArgs+"."); ok && options && b.free(name) {
 			b.warn(eat, "option", fmt.Sprintf("the argument %s could begin with \"-\"; such a call is refused when it runs", quoted(name)),
 				"give it a pattern, or write it as part of an option, as in \"--title=\" + args.title")
 		}
+		options = options && t.Literal != "--"
 	}
 	for name, t := range spec.Env {
 		withSecrets := s

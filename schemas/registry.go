@@ -116,10 +116,11 @@ func (r *Registry) add(l *loader, raw []byte, file, source string) {
 			if i.severity != SeverityError {
 				continue
 			}
-			message := i.message
+			line := i.line
 			if lines != nil {
-				message = atLine(lines.line(i.pointer), message)
+				line = lines.line(i.pointer)
 			}
+			message := atLine(line, i.message)
 			findings = append(findings, Finding{Pointer: i.pointer, Keyword: i.rule, Message: message, Hint: i.hint})
 		}
 		r.problem(file, findings...)

@@ -35,6 +35,8 @@ func (y *yamlText) line(pointer string) int {
 	}
 }
 
+const keywordYAML = "yaml"
+
 // yamlError says what macexec does not take in a YAML text.
 type yamlError struct {
 	line    int
