@@ -10,6 +10,9 @@ import (
 // effect happened. Its answer is evidence. That it did not happen counts only when
 // nothing of the attempt lives that could still make it happen.
 func (a *attempt) probe(ctx context.Context, alive bool) {
+	if a.variant == nil {
+		return // the programs are not on this host any more
+	}
 	step, ok, err := a.tool.ProbeStep(ctx, a.vars)
 	if !ok {
 		return

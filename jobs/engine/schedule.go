@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -140,12 +141,21 @@ func (e *Engine) dispatch() {
 	}
 }
 
-// goRun runs f unless the engine is stopping.
+// goRun runs f unless the engine is stopping. A panic is a fault of macexec's own:
+// it is logged and stops nothing else (promise G13); the job it was about stays as
+// it is stored until the next start looks at its records.
 func (e *Engine) goRun(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.stopped.Err() != nil {
 		return
 	}
-	e.running.Go(f)
+	e.running.Go(func() {
+		defer func() {
+			if fault := recover(); fault != nil {
+				e.Logger.Error("a fault in macexec itself", "fault", fault, "stack", string(debug.Stack()))
+			}
+		}()
+		f()
+	})
 }
