@@ -35,8 +35,8 @@ test: programs ## Run every test with the race detector, and vet for Linux and m
 	go test -race -count=1 -timeout=20m ./...
 
 .PHONY: bench
-bench: programs ## Run the benchmarks
-	go test -run='^$$' -bench=. -benchmem ./...
+bench: programs build ## Measure a real daemon against what this machine can do (BENCH_QUICK=1: less)
+	go run ./internal/bench
 
 .PHONY: cross
 cross: ## Build and vet for both kinds of Mac

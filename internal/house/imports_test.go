@@ -27,7 +27,7 @@ func rooms() []room {
 		{dir: "policy", why: "a decision depends on its input alone"},
 		{dir: "schemas", why: "verdicts on syntax and schema depend on bytes alone"},
 		{dir: "executor", may: []string{"executor/keeper"}, why: "it knows a command and an outcome, never a job"},
-		{dir: "executor/keeper", only: []string{"golang.org/x/sys", "github.com/landlock-lsm/go-landlock"}, why: "the keeper's binary is small, so that a start costs a millisecond or two"},
+		{dir: "executor/keeper", only: []string{"golang.org/x/sys"}, why: "the keeper's binary is small, so that a start costs a millisecond or two"},
 		{dir: "launchd", why: "everything that is macOS, and nothing that is macexec"},
 		{dir: "proto", why: "the words on the wire; what they mean is told elsewhere"},
 		{dir: "store", may: []string{"jobs"}, why: "it keeps records and cannot start anything, even by mistake"},
@@ -35,7 +35,10 @@ func rooms() []room {
 		{dir: "client", may: []string{"proto"}, why: "what other programs import; it knows the wire and nothing behind it"},
 		{dir: "cmd/macexec", may: []string{"jobs", "jobs/engine", "policy", "schemas", "executor", "executor/keeper", "launchd", "proto", "store", "server", "client", "testdata/media"}, why: "the only place that wires"},
 		{dir: "cmd/macexec-keeper", may: []string{"executor/keeper"}, only: std, why: "as executor/keeper"},
+		{dir: "internal/endtoend", only: std, why: "tests only, and the program that they let a daemon run"},
 		{dir: "internal/house", why: "tests only"},
+		{dir: "internal/bench", why: "measures only"},
+		{dir: "internal/endtoend", why: "tests only"},
 		{dir: "testdata/media", only: std, why: "files only"},
 	}
 }
@@ -57,7 +60,6 @@ func bans() []ban {
 		{"cel.dev/cel-go", []string{"schemas", "policy"}, "expressions live in manifests and policies"},
 		{"github.com/santhosh-tekuri/jsonschema", []string{"schemas"}, "one room gives the schema verdict"},
 		{"go.yaml.in/yaml", []string{"schemas"}, "one room reads what people write"},
-		{"github.com/landlock-lsm/go-landlock", []string{"executor", "executor/keeper"}, "confinement is applied where a process starts"},
 		{"os/exec", []string{"executor", "executor/keeper", "launchd", "cmd/macexec"}, "only the executor starts tools; launchd starts launchctl, the command line its own daemon"},
 		{"unsafe", []string{"executor", "executor/keeper", "launchd", "proto"}, "only system calls and generated code need it"},
 		{"testing", nil, "what helps tests never enters a binary"},
@@ -106,6 +108,8 @@ func TestImportsFollowTheRooms(t *testing.T) {
 			case !ok:
 				t.Errorf("%s imports %s, which belongs to no room", f.path, path)
 			case to.dir == from.dir:
+			case under(dir, "internal"):
+				t.Errorf("%s imports %s; internal holds what measures and tests the product", f.path, path)
 			case strings.HasPrefix(to.dir, "cmd/"):
 				t.Errorf("%s imports %s; nobody imports a command", f.path, path)
 			case f.test:

@@ -29,7 +29,7 @@ type source struct {
 	ast       *ast.File
 	fset      *token.FileSet
 	lines     int
-	test      bool // never part of a binary
+	test      bool // never part of a product's binary
 	generated bool
 }
 
@@ -63,7 +63,7 @@ var parseTree = sync.OnceValues(func() ([]*source, error) {
 		files = append(files, &source{
 			dir: dir, path: name, ast: parsed, fset: fset,
 			lines:     bytes.Count(data, []byte("\n")),
-			test:      strings.HasSuffix(name, "_test.go") || strings.HasSuffix(path.Base(dir), "test"),
+			test:      strings.HasSuffix(name, "_test.go") || strings.HasSuffix(path.Base(dir), "test") || under(dir, "internal"),
 			generated: ast.IsGenerated(parsed),
 		})
 		return nil

@@ -15,7 +15,6 @@ func TestOneWordPerThing(t *testing.T) {
 	instead := map[string]string{
 		"shim":       "keeper",
 		"supervisor": "keeper",
-		"ledger":     "journal",
 		"audit log":  "journal",
 		"audit-log":  "journal",
 		"audit_log":  "journal",
