@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -175,6 +176,9 @@ func TestNotReached(t *testing.T) {
 	e := failure(t, err)
 	if !e.NotReached() || e.AnswerLost() {
 		t.Fatalf("%v", e)
+	}
+	if message := e.Detail.GetMessage(); !strings.HasSuffix(message, "no such file or directory") || strings.Contains(message, "desc =") {
+		t.Errorf("%s", message)
 	}
 	if d := e.Detail; d.GetKey() != "k" || d.GetToolCallId() != "tc" || d.GetSideEffect() != macexecv1.SideEffect_SIDE_EFFECT_NONE || !d.GetRetryable() {
 		t.Errorf("%v", d)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -150,17 +151,25 @@ func typed(err error, mark *sentMark) error {
 
 func notReached(st *status.Status) *Error {
 	e := made(st, macexecv1.ErrorClass_ERROR_CLASS_UNAVAILABLE, CodeNotReached, macexecv1.UserAction_USER_ACTION_REPEAT_SAME_KEY,
-		"the daemon was not reached, and nothing was sent: "+st.Message())
+		"the daemon was not reached, and nothing was sent: "+plain(st.Message()))
 	e.Detail.Retryable = true
 	return e
 }
 
 func answerLost(st *status.Status) *Error {
 	e := made(st, macexecv1.ErrorClass_ERROR_CLASS_UNAVAILABLE, CodeAnswerLost, macexecv1.UserAction_USER_ACTION_REPEAT_SAME_KEY,
-		"the request was sent, but its answer was lost; repeat it with the same key: "+st.Message())
+		"the request was sent, but its answer was lost; repeat it with the same key: "+plain(st.Message()))
 	e.Detail.Retryable = true
 	e.Detail.SideEffect = macexecv1.SideEffect_SIDE_EFFECT_POSSIBLE
 	return e
+}
+
+// plain leaves out what gRPC wraps around the words of the operating system.
+func plain(message string) string {
+	if _, words, ok := strings.Cut(message, "Error while dialing: "); ok {
+		return strings.TrimSuffix(words, `"`)
+	}
+	return message
 }
 
 func made(st *status.Status, class macexecv1.ErrorClass, code string, action macexecv1.UserAction, message string) *Error {
