@@ -50,11 +50,10 @@ type Transition struct {
 	Evidence []EvidenceKind
 }
 
-var anyEnd = []State{StateCompleted, StateFailed, StateCancelled}
-
 // Transitions returns the one table of allowed steps. Whatever is not in it is
 // refused with CodeStateConflict.
 func Transitions() []Transition {
+	anyEnd := []State{StateCompleted, StateFailed, StateCancelled}
 	return []Transition{
 		{stateNone, EventAccept, []State{StateQueued}, nil},
 		{stateNone, EventHold, []State{StateAwaitingApproval}, nil},

@@ -78,7 +78,6 @@ func TestNothingRunsBeforeMain(t *testing.T) {
 func packageVariables() map[string]string {
 	return map[string]string{
 		"executor/files.magics": "the table of magic numbers, looked up for every file; read only",
-		"jobs.anyEnd":           "three states in three rows of the transition table; read only",
 	}
 }
 
