@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
+)
+
+// pageSize is what a raw write writes.
+const pageSize = 4096
+
+// rawWrites writes a page and makes it durable, again and again, and returns how
+// often that was possible in a second: at the end of a file that grows, as a log
+// does, or over and over the pages of a file that stays as large as it is.
+func (b *bench) rawWrites(inPlace bool) (perSecond float64, err error) {
+	const pages = 256
+	name := filepath.Join(b.dir, "raw")
+	defer os.Remove(name)
+	f, err := os.Create(name)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	page := make([]byte, pageSize)
+	if inPlace {
+		if _, err := f.Write(make([]byte, pages*pageSize)); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+	}
+	n, begun := 0, time.Now()
+	for ; time.Since(begun) < b.round; n++ {
+		at := int64(n)
+		if inPlace {
+			at %= pages
+		}
+		page[0]++
+		if _, err := f.WriteAt(page, at*pageSize); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+	}
+	return float64(n) / time.Since(begun).Seconds(), nil
+}
+
+// together calls f from n callers for as long as a window lasts and returns how
+// many calls were answered in a second.
+func (b *bench) together(n int, f func(caller, call int) error) (float64, error) {
+	var (
+		answered atomic.Int64
+		failed   = make(chan error, n)
+		callers  sync.WaitGroup
+		begun    = time.Now()
+	)
+	for caller := range n {
+		callers.Go(func() {
+			for call := 0; time.Since(begun) < b.window; call++ {
+				if err := f(caller, call); err != nil {
+					failed <- err
+					return
+				}
+				answered.Add(1)
+			}
+		})
+	}
+	callers.Wait()
+	took := time.Since(begun)
+	close(failed)
+	var errs []error
+	for err := range failed {
+		errs = append(errs, err)
+	}
+	return float64(answered.Load()) / took.Seconds(), errors.Join(errs...)
+}
+
+// submit measures how many calls become durable jobs in a second, beside raw durable
+// writes in between, and how many repeats of a known key are answered.
+func (b *bench) submit(ctx context.Context) error {
+	return b.with(ctx, "s", func(d *daemon) error {
+		var appended, inPlace []float64
+		raw := func() error {
+			for range 2 {
+				rate, err := b.rawWrites(false)
+				if err != nil {
+					return err
+				}
+				appended = append(appended, rate)
+				if rate, err = b.rawWrites(true); err != nil {
+					return err
+				}
+				inPlace = append(inPlace, rate)
+			}
+			return nil
+		}
+		numbers := []int{1, 16, 64, 256}
+		rates := map[int]float64{}
+		for _, n := range numbers {
+			if err := raw(); err != nil {
+				return err
+			}
+			rate, err := b.together(n, func(caller, call int) error {
+				_, err := d.Submit(ctx, &macexecv1.SubmitJobRequest{
+					IdempotencyKey: fmt.Sprintf("%d/%d/%d", n, caller, call), Tool: "bench_held", Arguments: []byte("{}"),
+				})
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			rates[n] = rate
+		}
+		if err := raw(); err != nil {
+			return err
+		}
+		log, over := median(appended), median(inPlace)
+		b.table.add(row{what: "raw durable 4 KiB write at the end of a file", figure: fmt.Sprintf("%.0f/s", log), ratio: "1 (the yardstick)"})
+		b.table.add(row{what: "raw durable 4 KiB write in place", figure: fmt.Sprintf("%.0f/s", over), ratio: times(over, log)})
+		for _, n := range numbers {
+			r := row{what: fmt.Sprintf("durable SubmitJob, %d callers, 1 connection", n), figure: fmt.Sprintf("%.0f/s", rates[n]), ratio: times(rates[n], log)}
+			if n == 64 {
+				r.floor = atLeast(rates[n]/log, 2.5, "%.1f ×")
+				r.ratio += fmt.Sprintf(" (%.2f × in place)", rates[n]/over)
+			}
+			b.table.add(r)
+		}
+		return b.replays(ctx, d)
+	})
+}
+
+// replays repeats the calls of finished jobs under their keys.
+func (b *bench) replays(ctx context.Context, d *daemon) error {
+	const callers = 64
+	var calls []*macexecv1.SubmitJobRequest
+	for i := range callers {
+		req := &macexecv1.SubmitJobRequest{IdempotencyKey: fmt.Sprintf("finished/%d", i), Tool: "bench_nothing", Arguments: []byte("{}")}
+		if _, err := d.finish(ctx, req); err != nil {
+			return err
+		}
+		calls = append(calls, req)
+	}
+	rate, err := b.together(callers, func(caller, _ int) error {
+		job, err := d.Submit(ctx, calls[caller])
+		if err == nil && !job.GetReplayed() {
+			err = fmt.Errorf("job %s is no replay", job.GetId())
+		}
+		return err
+	})
+	b.table.add(row{
+		what: fmt.Sprintf("durable replay of a finished job, %d callers, 1 connection", callers), figure: fmt.Sprintf("%.0f/s", rate),
+		floor: atLeast(rate, 20_000, "%.0f/s"),
+	})
+	return err
+}
