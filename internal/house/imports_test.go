@@ -38,7 +38,6 @@ func rooms() []room {
 		{dir: "internal/endtoend", only: std, why: "tests only, and the program that they let a daemon run"},
 		{dir: "internal/house", why: "tests only"},
 		{dir: "internal/bench", why: "measures only"},
-		{dir: "internal/endtoend", why: "tests only"},
 		{dir: "testdata/media", only: std, why: "files only"},
 	}
 }
