@@ -99,6 +99,8 @@ const (
 	CodeDeadline          Code = "DEADLINE_EXCEEDED"
 	CodeCallerGone        Code = "CALLER_GONE"
 	CodeToolFailed        Code = "TOOL_FAILED"
+	CodeNotReached        Code = "DAEMON_NOT_REACHED"
+	CodeAnswerLost        Code = "ANSWER_LOST"
 	CodeInternal          Code = "INTERNAL"
 )
 
@@ -150,6 +152,8 @@ func Codes() map[Code]CodeInfo {
 		CodeDeadline:          {ClassTimeout, true, ActionRepeatSameKey, "the caller's deadline passed before an answer"},
 		CodeCallerGone:        {ClassTimeout, true, ActionRepeatSameKey, "the caller went away before an answer"},
 		CodeToolFailed:        {ClassTool, false, ActionInspectJob, "the tool ran and failed"},
+		CodeNotReached:        {ClassUnavailable, true, ActionRepeatSameKey, "made by clients: the daemon was not reached, so nothing was accepted"},
+		CodeAnswerLost:        {ClassUnavailable, true, ActionRepeatSameKey, "made by clients: the request was sent and its answer lost; the same key tells what became of it"},
 		CodeInternal:          {ClassInternal, false, ActionAskOperator, "a fault in macexec itself"},
 	}
 }

@@ -42,14 +42,15 @@ func (e *Engine) Watch(ctx context.Context, c Caller, w WatchRequest, yield func
 	}
 	last := map[string]Progress{}
 	for {
-		var failed error
-		err := e.Store.Journal(ctx, after, journalPage, func(entry jobs.Entry) bool {
-			after = entry.Seq
-			failed = e.yieldEntry(ctx, c, w, entry, yield)
-			return failed == nil
-		})
-		if err = errors.Join(err, failed); err != nil {
+		entries, err := e.journalPage(ctx, after)
+		if err != nil {
 			return e.endOfStream(ctx, err)
+		}
+		for _, entry := range entries {
+			after = entry.Seq
+			if err := e.yieldEntry(ctx, c, w, entry, yield); err != nil {
+				return e.endOfStream(ctx, err)
+			}
 		}
 		if e.Store.Head() > after {
 			continue
@@ -71,8 +72,19 @@ func (e *Engine) Watch(ctx context.Context, c Caller, w WatchRequest, yield func
 	}
 }
 
-// journalPage is how many entries are read in one transaction.
-const journalPage = 256
+// journalPage reads the next entries, bounded in number and size. They are read
+// first and given out after, since a caller that does not read must not hold a
+// transaction of the store open.
+func (e *Engine) journalPage(ctx context.Context, after uint64) ([]jobs.Entry, error) {
+	var page []jobs.Entry
+	size := 0
+	err := e.Store.Journal(ctx, after, 256, func(entry jobs.Entry) bool {
+		page = append(page, entry)
+		size += len(entry.Data)
+		return size < 1<<20
+	})
+	return page, err
+}
 
 func (e *Engine) yieldEntry(ctx context.Context, c Caller, w WatchRequest, entry jobs.Entry, yield func(WatchEvent) error) error {
 	if entry.Owner != c.Principal || !strings.HasPrefix(string(entry.Kind), "job.") {
@@ -211,22 +223,23 @@ func (e *Engine) Journal(ctx context.Context, c Caller, after uint64, limit int,
 	defer cancel()
 	given := 0
 	for {
-		var failed error
-		err := e.Store.Journal(ctx, after, journalPage, func(entry jobs.Entry) bool {
-			after = entry.Seq
-			if entry.Owner != "" && entry.Owner != c.Principal {
-				return true
-			}
-			failed = yield(entry)
-			given++
-			return failed == nil && (limit == 0 || given < limit)
-		})
-		if err = errors.Join(err, failed); err != nil {
+		entries, err := e.journalPage(ctx, after)
+		if err != nil {
 			return e.endOfStream(ctx, err)
 		}
+		for _, entry := range entries {
+			after = entry.Seq
+			if entry.Owner != "" && entry.Owner != c.Principal {
+				continue
+			}
+			if err := yield(entry); err != nil {
+				return e.endOfStream(ctx, err)
+			}
+			if given++; limit > 0 && given >= limit {
+				return nil
+			}
+		}
 		switch {
-		case limit > 0 && given >= limit:
-			return nil
 		case e.Store.Head() > after:
 			continue
 		case !follow:
