@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -67,15 +68,21 @@ func (c Command) launch(work string, write, deny []string) keeper.Launch {
 	return l
 }
 
-// Attempt is a prepared attempt: its folders are there and its lock is held by
-// this process.
+// Attempt is a prepared attempt: its folders are there, its lock is held, and its
+// keeper waits for orders. It has to be started or released.
 type Attempt struct {
 	x    *Executor
 	dir  Dir
 	lock *os.File
+	// orders is the pipe to the keeper; its end without orders ends the keeper.
+	orders *os.File
+	// ended is closed when the keeper is gone.
+	ended chan struct{}
+	// err is why there is no keeper; Start answers it.
+	err error
 }
 
-// Prepare makes the folders of an attempt and takes its lock. An attempt that was
+// Prepare makes the folders of an attempt, takes its lock and starts its keeper. An attempt that was
 // prepared before but never came to a keeper is made anew; one with records is
 // ErrSpent, one that is held ErrHeld.
 func (x *Executor) Prepare(job string, n int) (*Attempt, error) {
@@ -93,6 +100,13 @@ func (x *Executor) Prepare(job string, n int) (*Attempt, error) {
 		return nil, err
 	}
 	a := &Attempt{x: x, dir: d, lock: lock}
+	if err := a.checkUnused(); err != nil {
+		a.Release()
+		return nil, err
+	}
+	// The keeper sets out now, so that its start is over when the inputs are
+	// staged. Without orders it does nothing.
+	a.err = a.spawn()
 	if err := a.makeFolders(); err != nil {
 		a.Release()
 		return nil, err
@@ -100,7 +114,7 @@ func (x *Executor) Prepare(job string, n int) (*Attempt, error) {
 	return a, nil
 }
 
-func (a *Attempt) makeFolders() error {
+func (a *Attempt) checkUnused() error {
 	for _, path := range []string{a.dir.Fenced(), a.dir.Started(), a.dir.Exit()} {
 		switch _, err := os.Lstat(path); {
 		case err == nil:
@@ -109,9 +123,10 @@ func (a *Attempt) makeFolders() error {
 			return err
 		}
 	}
-	if err := a.lock.Truncate(0); err != nil { // the name of a keeper that refused
-		return err
-	}
+	return a.lock.Truncate(0) // the name of a keeper that refused
+}
+
+func (a *Attempt) makeFolders() error {
 	switch err := os.Mkdir(a.dir.Work(), 0o700); {
 	case errors.Is(err, fs.ErrExist):
 		// Left by a preparation that did not reach its start: nothing of it counts.
@@ -132,6 +147,40 @@ func (a *Attempt) makeFolders() error {
 	return nil
 }
 
+// spawn starts the keeper and shares the lock with it.
+func (a *Attempt) spawn() error {
+	complaints, err := os.OpenFile(a.dir.Errors(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer complaints.Close()
+	ordersR, ordersW, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ordersR.Close()
+	c := &exec.Cmd{
+		Path: a.x.keeper[0], Args: append(slices.Clone(a.x.keeper), "hold", string(a.dir)),
+		Env: []string{}, Dir: "/",
+		Stdin: ordersR, Stdout: complaints, Stderr: complaints,
+		ExtraFiles:  []*os.File{a.lock},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := c.Start(); err != nil {
+		ordersW.Close()
+		return fmt.Errorf("start the keeper: %w", err)
+	}
+	a.orders, a.ended = ordersW, make(chan struct{})
+	log, dir, ended := a.x.log, string(a.dir), a.ended
+	go func() {
+		defer close(ended)
+		if err := c.Wait(); err != nil {
+			log.Warn("keeper failed", "dir", dir, "error", err)
+		}
+	}()
+	return nil
+}
+
 // Dir is the attempt's folder.
 func (a *Attempt) Dir() Dir { return a.dir }
 
@@ -147,74 +196,47 @@ func (a *Attempt) Out() string { return a.dir.Out() }
 // Tmp is the tool's folder for temporary files.
 func (a *Attempt) Tmp() string { return a.dir.Tmp() }
 
-// Release gives the lock up without a start. Later calls do nothing.
+// Release gives the attempt up without a start. Later calls do nothing.
 func (a *Attempt) Release() {
-	if a.lock != nil {
-		freeLock(a.lock)
-		a.lock = nil
+	if a.lock == nil {
+		return
 	}
+	if a.orders != nil {
+		a.orders.Close()
+		<-a.ended
+	}
+	freeLock(a.lock)
+	a.lock = nil
 }
 
-// Start hands the attempt to a keeper of its own. An error is a NotStartedError:
-// the command certainly did not run and will not. Everything less certain is a
-// Running, whose Wait finds out. Either way the attempt is used up.
+// Start gives the keeper its orders. An error is a NotStartedError: the command
+// certainly did not run and will not. Everything less certain is a Running, whose
+// Wait finds out. Either way the attempt is used up.
 func (a *Attempt) Start(cmd Command) (*Running, error) {
 	if a.lock == nil {
 		return nil, &NotStartedError{errors.New("the attempt was started or released before")}
 	}
-	r, err := a.start(cmd)
-	if err != nil {
-		a.Release()
-		return nil, &NotStartedError{err}
-	}
-	a.lock.Close() // the keeper holds it now
-	a.lock = nil
-	return r, nil
-}
-
-func (a *Attempt) start(cmd Command) (*Running, error) {
-	spec, err := json.Marshal(keeper.Spec{
+	text, err := json.Marshal(keeper.Spec{
 		Token: rand.Text(), BootSession: a.x.boot,
 		Launch:  cmd.launch(a.Work(), []string{a.Work()}, []string{a.dir.Keeper()}),
 		Timeout: cmd.Timeout, Grace: cmd.Grace, StopSignal: int(cmd.StopSignal),
 		CaptureStdout: cmd.CaptureStdout, LogBytes: cmd.Limits.LogBytes, CaptureBytes: cmd.Limits.CaptureBytes,
 	})
+	if a.err != nil {
+		err = a.err
+	}
 	if err != nil {
-		return nil, err
+		a.Release()
+		return nil, &NotStartedError{err}
 	}
-	complaints, err := os.OpenFile(a.dir.Errors(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer complaints.Close()
-	specR, specW, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer specR.Close()
-	c := &exec.Cmd{
-		Path: a.x.keeper[0], Args: append(append([]string(nil), a.x.keeper...), "hold", string(a.dir)),
-		Env: []string{}, Dir: "/",
-		Stdin: specR, Stdout: complaints, Stderr: complaints,
-		ExtraFiles:  []*os.File{a.lock},
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
-	}
-	if err := c.Start(); err != nil {
-		specW.Close()
-		return nil, fmt.Errorf("start the keeper: %w", err)
-	}
-	r := &Running{x: a.x, dir: a.dir, ended: make(chan struct{})}
+	a.lock.Close() // the keeper alone holds it now
+	a.lock = nil
+	// Long orders do not fit into the pipe before they are read. A keeper that
+	// reads only a part, because it or this process died, starts nothing.
+	orders := a.orders
 	go func() {
-		defer close(r.ended)
-		if err := c.Wait(); err != nil {
-			a.x.log.Warn("keeper failed", "dir", string(a.dir), "error", err)
-		}
+		_, _ = orders.Write(text)
+		orders.Close()
 	}()
-	// A keeper that reads only a part of this, because it or this process died,
-	// starts nothing.
-	go func() {
-		_, _ = specW.Write(spec)
-		specW.Close()
-	}()
-	return r, nil
+	return &Running{x: a.x, dir: a.dir, ended: a.ended}, nil
 }

@@ -75,6 +75,9 @@ func hold(dir Dir, self []string) int {
 	code, err := h.admit()
 	if err != nil {
 		h.abandon()
+		if errors.Is(err, errNoOrders) {
+			return exitDone
+		}
 		return h.complain(code, err)
 	}
 	return h.run(launchErr)

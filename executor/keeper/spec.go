@@ -119,6 +119,9 @@ func (l *Launch) check() error {
 	return nil
 }
 
+// errNoOrders: the attempt was given up before it was started.
+var errNoOrders = errors.New("no orders")
+
 func readSpec(r io.Reader) (*Spec, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxSpecBytes+1))
 	if err != nil {
@@ -126,6 +129,9 @@ func readSpec(r io.Reader) (*Spec, error) {
 	}
 	if len(data) > maxSpecBytes {
 		return nil, errors.New("spec: too large")
+	}
+	if len(data) == 0 {
+		return nil, errNoOrders
 	}
 	var s Spec
 	if err := json.Unmarshal(data, &s); err != nil {
