@@ -57,6 +57,8 @@ func statuses() map[jobs.Code]codes.Code {
 		jobs.CodeDraining:          codes.Unavailable,
 		jobs.CodeStoreFailed:       codes.Unavailable,
 		jobs.CodeCommitUnknown:     codes.Unavailable,
+		jobs.CodeNotReached:        codes.Unavailable,
+		jobs.CodeAnswerLost:        codes.Unavailable,
 		jobs.CodeRecordDamaged:     codes.DataLoss,
 		jobs.CodeDeadline:          codes.DeadlineExceeded,
 		jobs.CodeCallerGone:        codes.Canceled,
