@@ -124,7 +124,7 @@ func (a *auditor) schema(v any, pointer string, depth int) int {
 func (a *auditor) reference(ref any, pointer string) int {
 	text, _ := ref.(string)
 	name, ok := strings.CutPrefix(text, "#/$defs/")
-	name = strings.NewReplacer("~1", "/", "~0", "~").Replace(name)
+	name = unescaped(name)
 	if _, known := a.defs[name]; !ok || !known {
 		a.fail(pointer, "schema_reference", fmt.Sprintf("the reference %s leads nowhere in this schema; nothing else is ever read", quoted(text)),
 			"refer only to #/$defs/NAME")

@@ -179,7 +179,7 @@ func (x *explainer) property(pointer string) map[string]any {
 			break
 		}
 		properties, _ := at["properties"].(map[string]any)
-		at, _ = properties[strings.NewReplacer("~1", "/", "~0", "~").Replace(token)].(map[string]any)
+		at, _ = properties[unescaped(token)].(map[string]any)
 	}
 	return at
 }

@@ -26,13 +26,17 @@ const costLimit = 1_000_000
 
 // expression is a compiled CEL expression.
 type expression struct {
-	source  string
 	program cel.Program
 	checked *ast.AST
+	gives   *cel.Type
 }
 
-// language compiles expressions. One serves a whole registry.
-type language struct{ env *cel.Env }
+// language compiles expressions. One serves a registry while it loads; it is not
+// for use by several at once.
+type language struct {
+	env      *cel.Env
+	compiled map[string]*expression // by source: variants repeat each other
+}
 
 func newLanguage() (*language, error) {
 	adapter := treeAdapter{types.DefaultTypeAdapter}
@@ -61,25 +65,29 @@ func newLanguage() (*language, error) {
 	if err != nil {
 		return nil, fmt.Errorf("set the expression language up: %w", err)
 	}
-	return &language{env: env}, nil
+	return &language{env: env, compiled: map[string]*expression{}}, nil
 }
 
 // compile compiles and type-checks an expression that must give one of the wanted
 // types; a type that is only known at run time is checked then.
 func (l *language) compile(source string, want ...*cel.Type) (*expression, error) {
-	parsed, issues := l.env.Compile(source)
-	if err := issues.Err(); err != nil {
-		return nil, errors.New(issues.String())
+	x, ok := l.compiled[source]
+	if !ok {
+		parsed, issues := l.env.Compile(source)
+		if issues.Err() != nil {
+			return nil, errors.New(issues.String())
+		}
+		program, err := l.env.Program(parsed, cel.CostLimit(costLimit), cel.InterruptCheckFrequency(100))
+		if err != nil {
+			return nil, fmt.Errorf("the expression cannot be prepared: %v", err)
+		}
+		x = &expression{program: program, checked: parsed.NativeRep(), gives: parsed.OutputType()}
+		l.compiled[source] = x
 	}
-	got := parsed.OutputType()
-	if !got.IsExactType(cel.DynType) && !slices.ContainsFunc(want, func(w *cel.Type) bool { return w.IsAssignableType(got) }) {
-		return nil, fmt.Errorf("the expression gives %s; %s is wanted", got, want[0])
+	if !x.gives.IsExactType(cel.DynType) && !slices.ContainsFunc(want, func(w *cel.Type) bool { return w.IsAssignableType(x.gives) }) {
+		return nil, fmt.Errorf("the expression gives %s; %s is wanted", x.gives, want[0])
 	}
-	program, err := l.env.Program(parsed, cel.CostLimit(costLimit), cel.InterruptCheckFrequency(100))
-	if err != nil {
-		return nil, err
-	}
-	return &expression{source: source, program: program, checked: parsed.NativeRep()}, nil
+	return x, nil
 }
 
 // eval evaluates an expression. Every error in it is an error here; nothing that

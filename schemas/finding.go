@@ -23,12 +23,15 @@ func Pointer(tokens ...string) string {
 	var b strings.Builder
 	for _, t := range tokens {
 		b.WriteByte('/')
-		b.WriteString(pointerEscaper().Replace(t))
+		b.WriteString(strings.ReplaceAll(strings.ReplaceAll(t, "~", "~0"), "/", "~1"))
 	}
 	return b.String()
 }
 
-func pointerEscaper() *strings.Replacer { return strings.NewReplacer("~", "~0", "/", "~1") }
+// unescaped undoes what Pointer does to one token.
+func unescaped(token string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+}
 
 // quoted shows a name in a message: quoted, and cut when it is long.
 func quoted(s string) string {

@@ -67,7 +67,7 @@ func readYAML(raw []byte, l Limits) (*yamlText, error) {
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
 		return nil, &yamlError{message: "there is more than one document in the file", line: second.Line}
 	}
-	w := &yamlWriter{limits: l, text: &yamlText{lines: map[string]int{}}}
+	w := &yamlWriter{limits: l, number: jsonNumber(), text: &yamlText{lines: map[string]int{}}}
 	if len(document.Content) != 1 {
 		return nil, &yamlError{message: "the file is empty"}
 	}
@@ -80,6 +80,7 @@ func readYAML(raw []byte, l Limits) (*yamlText, error) {
 
 type yamlWriter struct {
 	limits Limits
+	number *regexp.Regexp
 	out    []byte
 	text   *yamlText
 }
@@ -145,7 +146,7 @@ func (w *yamlWriter) scalar(n *yaml.Node, fail func(string, ...any) error) error
 	case "!!bool":
 		w.out = append(w.out, strings.ToLower(n.Value)...)
 	case "!!int", "!!float":
-		if !jsonNumber().MatchString(n.Value) {
+		if !w.number.MatchString(n.Value) {
 			return fail("write the number %s as JSON does, or in quotes if it is a text", quoted(n.Value))
 		}
 		w.out = append(w.out, n.Value...)
