@@ -90,8 +90,9 @@ func (d *show) quietly(ctx context.Context, wantExit int, out any, args ...strin
 		}
 		exit = failed.ExitCode()
 	}
-	if err := claim(exit == wantExit, "%s ends with exit code %d (it was %d)\n%s%s", shown(args), wantExit, exit, stderr.String(), stdout.String()); err != nil {
-		return err
+	if exit != wantExit {
+		d.say("%s%s", stderr.String(), stdout.String())
+		return claim(false, "%s ends with exit code %d (it was %d)", shown(args), wantExit, exit)
 	}
 	if err := json.Unmarshal(stdout.Bytes(), out); err != nil {
 		return fmt.Errorf("%s did not print one JSON document: %w", shown(args), err)
