@@ -5,11 +5,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/macexec/macexec/executor/files"
 )
 
-// Tidy removes the tool's own folder of an attempt that has ended. The records, the
-// log and the kept artifacts stay. It may be repeated.
-func (x *Executor) Tidy(job string, n int) error {
+// Tidy removes the tool's own folder of an attempt that has ended, and what was kept
+// of its outputs unless that is wanted. The records and the log stay. It may be
+// repeated.
+func (x *Executor) Tidy(job string, n int, artifacts bool) error {
 	d, err := x.attemptDir(job, n)
 	if err != nil {
 		return err
@@ -22,7 +25,11 @@ func (x *Executor) Tidy(job string, n int) error {
 		return err
 	}
 	defer root.Close()
-	return removeAll(root, filepath.Base(d.Work()))
+	err = removeAll(root, filepath.Base(d.Work()))
+	if !artifacts {
+		err = errors.Join(err, removeAll(root, files.ArtifactsFolder))
+	}
+	return err
 }
 
 // removeAll removes a tree below root, of which a tool may have left folders that

@@ -126,8 +126,8 @@ func New(o Options) (*Engine, error) {
 }
 
 // Start takes up what an earlier engine left (see recover.go) and begins to run
-// queued jobs. It returns when every open job has been looked at, so that the
-// first answer to a caller is already a true one.
+// queued jobs. Every job's state is true at any time: what was running stays
+// running until its records have been looked at.
 func (e *Engine) Start(ctx context.Context) error {
 	if err := e.tell(ctx, "the daemon started"); err != nil {
 		return err

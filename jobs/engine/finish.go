@@ -30,6 +30,7 @@ func (a *attempt) watch(running *executor.Running) error {
 	found, err := running.Wait(ctx)
 	close(ended)
 	if err != nil {
+		running.Detach()
 		if a.e.stopped.Err() != nil {
 			return errLeft
 		}
@@ -557,7 +558,7 @@ func (a *attempt) conclude(err error) {
 		return
 	}
 	if job.State.Terminal() || job.State == jobs.StateQueued {
-		if err := e.Executor.Tidy(job.ID, a.n); err != nil {
+		if err := e.Executor.Tidy(job.ID, a.n, len(job.Artifacts) > 0); err != nil {
 			e.Logger.Warn("an attempt's folder could not be tidied", "job_id", job.ID, "attempt", a.n, "error", err)
 		}
 	}

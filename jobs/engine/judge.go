@@ -110,7 +110,7 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 		if arg.Role != schemas.RoleInput {
 			continue
 		}
-		in, facts, finding := e.lookAtInput(ctx, c.Principal, j.args, arg)
+		in, facts, finding := e.lookAtInput(ctx, c.Principal, j, arg)
 		if finding != nil {
 			findings = append(findings, *finding)
 			continue
@@ -151,8 +151,8 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 const minFreeBytes = 64 << 20
 
 // lookAtInput says what a file argument names, without copying it.
-func (e *Engine) lookAtInput(ctx context.Context, principal string, args any, arg schemas.FileArgument) (jobs.InputFile, schemas.File, *schemas.Finding) {
-	f, in, err := e.openInput(ctx, principal, args, arg)
+func (e *Engine) lookAtInput(ctx context.Context, principal string, j *judgement, arg schemas.FileArgument) (jobs.InputFile, schemas.File, *schemas.Finding) {
+	f, in, err := e.openInput(ctx, principal, j.args, arg)
 	if err != nil {
 		finding := fileFinding(arg.Pointer, err)
 		return in, schemas.File{}, &finding
@@ -165,7 +165,7 @@ func (e *Engine) lookAtInput(ctx context.Context, principal string, args any, ar
 	}
 	kind := string(sniffed)
 	in.MediaType = mediaType
-	if in.Size == 0 {
+	if in.Size == 0 && runs(j.tool) {
 		finding := fileFinding(arg.Pointer, files.ErrEmpty)
 		return in, schemas.File{}, &finding
 	}
@@ -203,7 +203,11 @@ func (e *Engine) lookAtPublishes(ctx context.Context, principal string, req Requ
 		}
 		err := e.lookAtDestination(ctx, principal, &step, req.Options.Replace)
 		if err != nil {
-			findings = append(findings, fileFinding(arg.Pointer, err))
+			finding := fileFinding(arg.Pointer, err)
+			if isNotExist(err) && step.Verb != jobs.VerbRemove {
+				finding.Keyword, finding.Hint = "folder", "make the folder in the project first, or choose another output"
+			}
+			findings = append(findings, finding)
 			continue
 		}
 		j.publishes = append(j.publishes, step)

@@ -6,8 +6,10 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/executor/keeper"
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/schemas"
 )
@@ -123,6 +125,7 @@ func (e *Engine) Host(ctx context.Context, _ Caller) (HostInfo, error) {
 	info := e.Facts
 	info.ID = e.Store.HostID()
 	info.Accepting = e.stopped.Err() == nil
+	info.Confinement = describeConfinement(e.confinement)
 	info.Slots = e.sched.slots()
 	info.ToolPath = e.Programs.Dirs()
 	info.CPUs = runtime.NumCPU()
@@ -150,4 +153,19 @@ func (e *Engine) Host(ctx context.Context, _ Caller) (HostInfo, error) {
 		}
 	}
 	return info, nil
+}
+
+// describeConfinement says in words what the host enforces on a tool.
+func describeConfinement(c keeper.Confinement) string {
+	if !c.Files {
+		return "none: operators' tools count as external here"
+	}
+	words := []string{"files"}
+	if c.Network {
+		words = append(words, "network")
+	}
+	if c.Signals {
+		words = append(words, "signals")
+	}
+	return c.Kind + ": " + strings.Join(words, ", ")
 }
