@@ -8,14 +8,13 @@ import (
 	"runtime/debug"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/macexec/macexec/jobs"
 )
 
 // The guard is what every request passes through: it proves and checks who asks,
-// catches panics, makes what goes out valid UTF-8, ends streams when the server
-// drains, and has errors made into statuses.
+// catches panics, ends streams when the server drains, and has errors made into
+// statuses.
 
 // errDraining ends streams, so that their callers go on with the next daemon.
 func errDraining() *jobs.Error {
@@ -31,7 +30,6 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err != nil {
 		return nil, s.statusOf(ctx, err, info.FullMethod, idsOf(req))
 	}
-	validUTF8(resp)
 	return resp, nil
 }
 
@@ -88,11 +86,6 @@ type guardedStream struct {
 
 func (g *guardedStream) Context() context.Context { return g.ctx }
 
-func (g *guardedStream) SendMsg(m any) error {
-	validUTF8(m)
-	return g.ServerStream.SendMsg(m)
-}
-
 func (g *guardedStream) RecvMsg(m any) error {
 	if !g.clientStreams {
 		err := g.ServerStream.RecvMsg(m)
@@ -108,14 +101,5 @@ func (g *guardedStream) RecvMsg(m any) error {
 		return err
 	case <-g.ctx.Done():
 		return context.Cause(g.ctx)
-	}
-}
-
-// validUTF8 makes every string in a message valid, with U+FFFD for what is not:
-// protobuf refuses a message for one bad byte in a file's name or a tool's words,
-// and a stream with it (B60).
-func validUTF8(m any) {
-	if message, ok := m.(proto.Message); ok {
-		repair(message.ProtoReflect())
 	}
 }

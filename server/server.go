@@ -55,6 +55,7 @@ func New(o Options) *Server {
 	s.draining, s.drain = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
 		grpc.Creds(peerCredentials{}),
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Minute, Timeout: 20 * time.Second}),
