@@ -97,6 +97,7 @@ func (b *bench) parts() []part {
 	return []part{
 		{"binaries", b.binaries},
 		{"submit", b.submit},
+		{"replay", b.replay},
 		{"call", b.call},
 		{"export", b.export},
 		{"stage", b.stageInput},

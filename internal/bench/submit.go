@@ -55,8 +55,13 @@ func (b *bench) rawWrites(inPlace bool) (perSecond float64, err error) {
 }
 
 // together calls f from n callers for as long as a window lasts and returns how
-// many calls were answered in a second.
-func (b *bench) together(n int, f func(caller, call int) error) (float64, error) {
+// many calls were answered in a second, and what each cost the daemon: that hardly
+// depends on what else the machine does.
+func (b *bench) together(d *daemon, n int, f func(caller, call int) error) (perSecond float64, cpu string, err error) {
+	before, err := d.cpu()
+	if err != nil {
+		return 0, "", err
+	}
 	var (
 		answered atomic.Int64
 		failed   = make(chan error, n)
@@ -81,11 +86,15 @@ func (b *bench) together(n int, f func(caller, call int) error) (float64, error)
 	for err := range failed {
 		errs = append(errs, err)
 	}
-	return float64(answered.Load()) / took.Seconds(), errors.Join(errs...)
+	after, err := d.cpu()
+	if after > 0 && answered.Load() > 0 {
+		cpu = fmt.Sprintf("%d µs of the daemon's CPU each", (after-before).Microseconds()/answered.Load())
+	}
+	return float64(answered.Load()) / took.Seconds(), cpu, errors.Join(append(errs, err)...)
 }
 
 // submit measures how many calls become durable jobs in a second, beside raw durable
-// writes in between, and how many repeats of a known key are answered.
+// writes in between.
 func (b *bench) submit(ctx context.Context) error {
 	return b.with(ctx, "s", func(d *daemon) error {
 		var appended, inPlace []float64
@@ -104,12 +113,12 @@ func (b *bench) submit(ctx context.Context) error {
 			return nil
 		}
 		numbers := []int{1, 16, 64, 256}
-		rates := map[int]float64{}
+		rates, costs := map[int]float64{}, map[int]string{}
 		for _, n := range numbers {
 			if err := raw(); err != nil {
 				return err
 			}
-			rate, err := b.together(n, func(caller, call int) error {
+			rate, cpu, err := b.together(d, n, func(caller, call int) error {
 				_, err := d.Submit(ctx, &macexecv1.SubmitJobRequest{
 					IdempotencyKey: fmt.Sprintf("%d/%d/%d", n, caller, call), Tool: "bench_held", Arguments: []byte("{}"),
 				})
@@ -118,7 +127,7 @@ func (b *bench) submit(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			rates[n] = rate
+			rates[n], costs[n] = rate, cpu
 		}
 		if err := raw(); err != nil {
 			return err
@@ -127,38 +136,41 @@ func (b *bench) submit(ctx context.Context) error {
 		b.table.add(row{what: "raw durable 4 KiB write at the end of a file", figure: fmt.Sprintf("%.0f/s", log), ratio: "1 (the yardstick)"})
 		b.table.add(row{what: "raw durable 4 KiB write in place", figure: fmt.Sprintf("%.0f/s", over), ratio: times(over, log)})
 		for _, n := range numbers {
-			r := row{what: fmt.Sprintf("durable SubmitJob, %d callers, 1 connection", n), figure: fmt.Sprintf("%.0f/s", rates[n]), ratio: times(rates[n], log)}
+			r := row{what: fmt.Sprintf("durable SubmitJob, %d callers, 1 connection", n), figure: fmt.Sprintf("%.0f/s", rates[n]), ratio: times(rates[n], log) + ", " + costs[n]}
 			if n == 64 {
 				r.floor = atLeast(rates[n]/log, 2.5, "%.1f ×")
-				r.ratio += fmt.Sprintf(" (%.2f × in place)", rates[n]/over)
+				r.ratio = fmt.Sprintf("%.2f × (%.2f × in place), %s", rates[n]/log, rates[n]/over, costs[n])
 			}
 			b.table.add(r)
 		}
-		return b.replays(ctx, d)
+		return nil
 	})
 }
 
-// replays repeats the calls of finished jobs under their keys.
-func (b *bench) replays(ctx context.Context, d *daemon) error {
-	const callers = 64
-	var calls []*macexecv1.SubmitJobRequest
-	for i := range callers {
-		req := &macexecv1.SubmitJobRequest{IdempotencyKey: fmt.Sprintf("finished/%d", i), Tool: "bench_nothing", Arguments: []byte("{}")}
-		if _, err := d.finish(ctx, req); err != nil {
+// replay measures how many repeats of the calls of finished jobs, under their keys,
+// are answered in a second. Each is durable in the journal first.
+func (b *bench) replay(ctx context.Context) error {
+	return b.with(ctx, "r", func(d *daemon) error {
+		const callers = 64
+		var calls []*macexecv1.SubmitJobRequest
+		for i := range callers {
+			req := &macexecv1.SubmitJobRequest{IdempotencyKey: fmt.Sprintf("finished/%d", i), Tool: "bench_nothing", Arguments: []byte("{}")}
+			if _, err := d.finish(ctx, req); err != nil {
+				return err
+			}
+			calls = append(calls, req)
+		}
+		rate, cpu, err := b.together(d, callers, func(caller, _ int) error {
+			job, err := d.Submit(ctx, calls[caller])
+			if err == nil && !job.GetReplayed() {
+				err = fmt.Errorf("job %s is no replay", job.GetId())
+			}
 			return err
-		}
-		calls = append(calls, req)
-	}
-	rate, err := b.together(callers, func(caller, _ int) error {
-		job, err := d.Submit(ctx, calls[caller])
-		if err == nil && !job.GetReplayed() {
-			err = fmt.Errorf("job %s is no replay", job.GetId())
-		}
+		})
+		b.table.add(row{
+			what: fmt.Sprintf("durable replay of a finished job, %d callers, 1 connection", callers), figure: fmt.Sprintf("%.0f/s", rate),
+			ratio: cpu, floor: atLeast(rate, 20_000, "%.0f/s"),
+		})
 		return err
 	})
-	b.table.add(row{
-		what: fmt.Sprintf("durable replay of a finished job, %d callers, 1 connection", callers), figure: fmt.Sprintf("%.0f/s", rate),
-		floor: atLeast(rate, 20_000, "%.0f/s"),
-	})
-	return err
 }
