@@ -109,8 +109,12 @@ func TestConvertAudioLayouts(t *testing.T) {
 		{"five.wav", 5, []string{"-af", "pan=5.0(side)|FL=c0|FR=c0|FC=c0|SL=c0|SR=c0"}},
 		{"mono.wav", 1, nil},
 	} {
-		source := noise(t, dir, tc.name, tc.argv...)
-		for _, format := range []string{"opus", "m4a", "mp3", "wav", "ogg", "flac"} {
+		source := noise(t, dir, tc.name, append(tc.argv, "-t", "1")...)
+		formats := []string{"opus", "m4a", "mp3"}
+		if tc.channels > 4 { // the orders of channels that differ most
+			formats = append(formats, "wav", "ogg", "flac")
+		}
+		for _, format := range formats {
 			want := tc.channels
 			if format == "mp3" {
 				want = min(want, 2)

@@ -52,7 +52,7 @@ func TestExportVideoSizes(t *testing.T) {
 	dir := t.TempDir()
 	tool := shipped(t, "export_video")
 	wide := film(t, dir, "wide.mkv", "1280x720")
-	odd := film(t, dir, "odd.mp4", "321x241", "-pix_fmt", "yuv444p")
+	odd := film(t, dir, "odd.mp4", "642x482", "-vf", "scale=321:241", "-pix_fmt", "yuv444p")
 	tiny := film(t, dir, "tiny.mkv", "2x2", "-c:v", "ffv1")
 	clip := film(t, dir, "clip.mp4", "640x480", "-pix_fmt", "yuv420p")
 	turned := filepath.Join(dir, "turned.mp4")
@@ -68,6 +68,9 @@ func TestExportVideoSizes(t *testing.T) {
 	} {
 		r := drive(t, tool, arguments(t, "project_id", "p", "input", tc.input, "format", "mp4", "resolution", tc.resolution, "include_audio", false))
 		got := completed(t, r)
+		if tc.input == odd && (got["source_width"] != 321.0 || got["source_height"] != 241.0) {
+			t.Errorf("the odd source is not odd: %v", got)
+		}
 		if got["width"] != tc.width || got["height"] != tc.height || got["has_audio"] != false || got["video_codec"] != "h264" {
 			t.Errorf("%s %s: %v", filepath.Base(tc.input), tc.resolution, got)
 		}
