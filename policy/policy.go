@@ -112,16 +112,17 @@ func Default() *Policy {
 // the shipped defaults do, so that a decision can be traced to them.
 func (p *Policy) digest() string {
 	type line struct {
-		Name, Reason string
-		Effect       Effect
+		Name   string `json:"name"`
+		Reason string `json:"reason"`
+		Effect Effect `json:"effect"`
 	}
 	lines := make([]line, 0, len(p.rules))
 	for _, r := range p.rules {
 		lines = append(lines, line{r.name, r.reason, r.effect})
 	}
 	text, err := json.Marshal(struct {
-		Rules        []line
-		SelfApproval bool
+		Rules        []line `json:"rules"`
+		SelfApproval bool   `json:"self_approval"`
 	}{lines, p.selfApproval})
 	if err != nil {
 		panic("policy: a list of strings does not marshal: " + err.Error())

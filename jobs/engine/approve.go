@@ -15,7 +15,7 @@ import (
 // empty means what the job asks for now.
 func (e *Engine) Approve(ctx context.Context, c Caller, id, bindingDigest, reason string) (*jobs.Job, error) {
 	job, err := e.decide(ctx, c, id, "approved: "+reason, func(j *jobs.Job) error {
-		return j.Approve(c.Principal, reason, bindingDigest, e.Now())
+		return j.Approve(c.Principal, reason, bindingDigest, e.now())
 	}, jobs.EventApprove)
 	if err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (e *Engine) Approve(ctx context.Context, c Caller, id, bindingDigest, reaso
 // Deny records a person's no; the job is cancelled.
 func (e *Engine) Deny(ctx context.Context, c Caller, id, reason string) (*jobs.Job, error) {
 	job, err := e.decide(ctx, c, id, "denied: "+reason, func(j *jobs.Job) error {
-		return j.Deny(c.Principal, reason, e.Now())
+		return j.Deny(c.Principal, reason, e.now())
 	}, jobs.EventDeny)
 	if err != nil {
 		return nil, err
@@ -42,10 +42,10 @@ func (e *Engine) decide(ctx context.Context, c Caller, id, message string, chang
 	if err != nil {
 		return nil, err
 	}
-	if ok, why := e.Policy.MayDecide(before.Principal, c.Principal); !ok {
+	if ok, why := e.policy.MayDecide(before.Principal, c.Principal); !ok {
 		return nil, jobs.Errorf(jobs.CodeNotAuthorized, "%s", why).WithJob(id)
 	}
-	return e.Store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
+	return e.store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
 		if err := change(j); err != nil {
 			return jobs.Note{}, err
 		}
@@ -57,30 +57,30 @@ func (e *Engine) decide(ctx context.Context, c Caller, id, message string, chang
 // case it was stepped since the timer was set.
 func (e *Engine) expire(id string) {
 	ctx := context.Background()
-	job, err := e.Store.Get(ctx, id)
+	job, err := e.store.Get(ctx, id)
 	if err != nil || job.State != jobs.StateAwaitingApproval {
 		return
 	}
-	if e.Now().Before(job.Approval.ExpiresAt) {
+	if e.now().Before(job.Approval.ExpiresAt) {
 		e.admit(job, e.slotOf(job))
 		return
 	}
-	e.change(id, jobs.EventExpire, "nobody decided in time", func(j *jobs.Job) error { return j.Expire(e.Now()) })
+	e.change(id, jobs.EventExpire, "nobody decided in time", func(j *jobs.Job) error { return j.Expire(e.now()) })
 	e.forget(id)
 }
 
 // tooLate cancels a job that has not started by its start_by (promise G15).
 func (e *Engine) tooLate(id string) {
-	job, err := e.Store.Get(context.Background(), id)
+	job, err := e.store.Get(context.Background(), id)
 	if err != nil || (job.State != jobs.StateQueued && job.State != jobs.StateAwaitingApproval) {
 		return
 	}
-	if by := job.Call.Options.StartBy; !e.Now().After(by) {
+	if by := job.Call.Options.StartBy; !e.now().After(by) {
 		e.at(by, id, func() { e.tooLate(id) })
 		return
 	}
 	e.sched.remove(id)
-	e.change(id, jobs.EventTooLate, "start_by has passed", func(j *jobs.Job) error { return j.TooLate(e.Now()) })
+	e.change(id, jobs.EventTooLate, "start_by has passed", func(j *jobs.Job) error { return j.TooLate(e.now()) })
 	e.forget(id)
 }
 

@@ -30,7 +30,7 @@ func (a *attempt) look(ctx context.Context, step schemas.Step) (any, error) {
 		// Once an output is kept it lies outside of the tool's own folder.
 		command.Confine.Read = append(command.Confine.Read, a.vars.Outputs[name])
 	}
-	res, err := a.e.Executor.Probe(ctx, command)
+	res, err := a.e.exec.Probe(ctx, command)
 	if err != nil {
 		return nil, err
 	}
@@ -64,19 +64,19 @@ func probeFailure(res executor.ProbeResult) string {
 // command turns a manifest's step into what the executor starts.
 func (a *attempt) command(step schemas.Step) (executor.Command, error) {
 	e := a.e
-	prog, err := e.Programs.Resolve(step.Program)
+	prog, err := e.programs.Resolve(step.Program)
 	if err != nil {
 		return executor.Command{}, err
 	}
-	dir := e.Executor.AttemptDir(a.job.ID, a.n)
-	env := append(baseEnvironment(e.Programs.Dirs(), dir.Tmp()), pairs(step.Env)...)
+	dir := e.exec.AttemptDir(a.job.ID, a.n)
+	env := append(baseEnvironment(e.programs.Dirs(), dir.Tmp()), pairs(step.Env)...)
 	paths := a.variant.Paths
 	return executor.Command{
 		Argv: append([]string{prog.Found}, step.Argv...), Env: env, Dir: dir.Work(),
 		CaptureStdout: step.Capture,
 		Limits: executor.Limits{
 			Memory: int64(a.variant.Limits.Memory), FileSize: int64(a.variant.Limits.FileSize),
-			OpenFiles: uint64(a.variant.Limits.OpenFiles), LogBytes: e.Limits.LogBytes,
+			OpenFiles: uint64(a.variant.Limits.OpenFiles), LogBytes: e.limits.LogBytes,
 		},
 		Confine: executor.Confine{
 			Read:  slices.Concat(programFolders(prog), paths.Read, a.inPlace),
@@ -106,7 +106,7 @@ func baseEnvironment(toolPath []string, tmp string) []string {
 // what is missing for the last one it looked at.
 func (e *Engine) chooseVariant(t *schemas.Tool) (*schemas.Variant, []string) {
 	return t.Variant(runtime.GOOS, func(name string) bool {
-		_, err := e.Programs.Resolve(name)
+		_, err := e.programs.Resolve(name)
 		return err == nil
 	})
 }
@@ -118,7 +118,7 @@ func (e *Engine) programsOf(ctx context.Context, v *schemas.Variant, vars schema
 	var findings []schemas.Finding
 	for _, name := range slices.Sorted(maps.Keys(v.Programs)) {
 		need := v.Programs[name]
-		p, err := e.Programs.Resolve(name)
+		p, err := e.programs.Resolve(name)
 		if err != nil {
 			findings = append(findings, schemas.Finding{Keyword: "program", Message: err.Error(), Hint: "ask the operator to install it"})
 			continue
@@ -126,7 +126,7 @@ func (e *Engine) programsOf(ctx context.Context, v *schemas.Variant, vars schema
 		out := jobs.Program{Name: name, Path: p.Path, SHA256: p.SHA256}
 		if need.Version != nil {
 			if re, err := regexp.Compile(need.Version.Pattern); err == nil {
-				out.Version, _ = e.Programs.Version(ctx, p, need.Version.Argv, re, e.ask)
+				out.Version, _ = e.programs.Version(ctx, p, need.Version.Argv, re, e.ask)
 			}
 		}
 		list = append(list, out)
@@ -151,14 +151,14 @@ func (e *Engine) hasFeature(ctx context.Context, p programs.Program, f schemas.F
 	if err != nil {
 		return false, err
 	}
-	found, err := e.Programs.Features(ctx, p, f.Argv, re, e.ask)
+	found, err := e.programs.Features(ctx, p, f.Argv, re, e.ask)
 	return len(found) > 0, err
 }
 
 // ask runs a program that tells of itself, confined and with nothing to write to.
 func (e *Engine) ask(ctx context.Context, argv []string) ([]byte, error) {
-	res, err := e.Executor.Probe(ctx, executor.Command{
-		Argv: argv, Env: baseEnvironment(e.Programs.Dirs(), "/nonexistent"), Dir: "/",
+	res, err := e.exec.Probe(ctx, executor.Command{
+		Argv: argv, Env: baseEnvironment(e.programs.Dirs(), "/nonexistent"), Dir: "/",
 		Confine: executor.Confine{Read: []string{filepath.Dir(argv[0])}},
 	})
 	if err != nil {

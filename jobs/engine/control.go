@@ -13,8 +13,8 @@ func (e *Engine) Cancel(ctx context.Context, c Caller, id, reason string) (*jobs
 	if _, err := e.visible(ctx, c, id); err != nil {
 		return nil, err
 	}
-	stop := jobs.StopRequest{Principal: c.Principal, Reason: reason, End: jobs.EndCancelledByCaller, At: e.Now()}
-	job, err := e.Store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
+	stop := jobs.StopRequest{Principal: c.Principal, Reason: reason, End: jobs.EndCancelledByCaller, At: e.now()}
+	job, err := e.store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
 		note := jobs.Note{Principal: c.Principal, Message: "asked to stop: " + reason}
 		if j.State == jobs.StateQueued || j.State == jobs.StateAwaitingApproval {
 			note.Event = jobs.EventCancel
@@ -44,8 +44,8 @@ func (e *Engine) Resolve(ctx context.Context, c Caller, id string, to jobs.State
 	if _, err := e.visible(ctx, c, id); err != nil {
 		return nil, err
 	}
-	return e.Store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
+	return e.store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
 		note := jobs.Note{Event: jobs.EventResolve, Principal: c.Principal, Message: "resolved as " + string(to) + ": " + reason}
-		return note, j.Resolve(to, c.Principal, reason, e.Now())
+		return note, j.Resolve(to, c.Principal, reason, e.now())
 	})
 }

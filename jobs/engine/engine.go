@@ -68,11 +68,23 @@ func (l Limits) withDefaults() Limits {
 // Engine takes calls, runs them once and always can say what it knows. All its
 // methods are safe for concurrent use.
 type Engine struct {
-	Options
+	store    jobs.Store
+	registry *schemas.Registry
+	policy   *policy.Policy
+	exec     *executor.Executor
+	programs *programs.Resolver
+	blobs    *files.Blobs
+	boot     string
+	facts    HostInfo
+	limits   Limits
+	now      func() time.Time
+	log      *slog.Logger
+
 	vault       *vault
 	sched       *scheduler
 	confinement keeper.Confinement // what this host enforces on a tool
 
+	//nolint:containedctx // it is the engine's own life, not a request's
 	// stopped ends when the daemon leaves. A job does not end then: its keeper holds
 	// it, and the next engine takes it up again.
 	stopped context.Context
@@ -112,7 +124,9 @@ func New(o Options) (*Engine, error) {
 	o.Limits = o.Limits.withDefaults()
 	stopped, leave := context.WithCancel(context.Background())
 	e := &Engine{
-		Options:     o,
+		store: o.Store, registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
+		boot: o.BootSession, facts: o.Facts, limits: o.Limits, now: o.Now, log: o.Logger,
+
 		vault:       v,
 		sched:       newScheduler(o.Limits.Slots, runtime.NumCPU()),
 		confinement: keeper.ConfinementOn(keeper.Confine{}),
@@ -151,17 +165,17 @@ func (e *Engine) Stop() {
 	e.mu.Unlock()
 	e.running.Wait()
 	if err := e.tell(context.Background(), "the daemon stopped; running jobs stay with their keepers"); err != nil {
-		e.Logger.Warn("the journal does not tell of the stop", "error", err)
+		e.log.Warn("the journal does not tell of the stop", "error", err)
 	}
 }
 
 // tell writes into the journal what happens to the host itself.
 func (e *Engine) tell(ctx context.Context, message string) error {
-	data, err := json.Marshal(map[string]string{"version": e.Facts.Version, "boot_session": e.BootSession, "policy_version": e.Policy.Version()})
+	data, err := json.Marshal(map[string]string{"version": e.facts.Version, "boot_session": e.boot, "policy_version": e.policy.Version()})
 	if err != nil {
 		return jobs.Errorf(jobs.CodeInternal, "describe the host: %w", err)
 	}
-	return e.Store.Append(ctx, jobs.Entry{Kind: jobs.EntryHost, Message: message, Data: data})
+	return e.store.Append(ctx, jobs.Entry{Kind: jobs.EntryHost, Message: message, Data: data})
 }
 
 // newJobID makes an id that sorts by time, even if the clock is stepped back, and
@@ -174,7 +188,7 @@ func (e *Engine) newJobID(now time.Time) (string, error) {
 	if err != nil {
 		return "", jobs.Errorf(jobs.CodeInternal, "make a job id: %w", err)
 	}
-	return strings.ToLower(id.String()) + "-" + e.Store.HostID(), nil
+	return strings.ToLower(id.String()) + "-" + e.store.HostID(), nil
 }
 
 // at calls f for a job at a time, unless the engine stops or the job is forgotten
@@ -188,7 +202,7 @@ func (e *Engine) at(when time.Time, jobID string, f func()) {
 	if old := e.timers[jobID]; old != nil {
 		old.Stop()
 	}
-	e.timers[jobID] = time.AfterFunc(when.Sub(e.Now()), func() {
+	e.timers[jobID] = time.AfterFunc(when.Sub(e.now()), func() {
 		e.mu.Lock()
 		if e.stopped.Err() != nil {
 			e.mu.Unlock()

@@ -31,7 +31,7 @@ func projectOf(args any) string {
 
 // openProject opens a project's folder. The caller closes it.
 func (e *Engine) openProject(ctx context.Context, _ string, name string) (*files.Root, error) {
-	projects, err := e.Store.Projects(ctx)
+	projects, err := e.store.Projects(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -103,14 +103,14 @@ const (
 // digest alone gives no right: the blob's own principals are looked at.
 func (e *Engine) openReference(ctx context.Context, c Caller, ref string) (*os.File, FileInfo, error) {
 	if digest, ok := strings.CutPrefix(ref, blobPrefix); ok {
-		blob, err := e.Store.GetBlob(ctx, digest)
+		blob, err := e.store.GetBlob(ctx, digest)
 		if err != nil || !slices.Contains(blob.Principals, c.Principal) {
 			if err != nil && jobs.CodeOf(err) != jobs.CodeFileNotFound {
 				return nil, FileInfo{}, err
 			}
 			return nil, FileInfo{}, jobs.Errorf(jobs.CodeFileNotFound, "no file %s has been uploaded", ref).With("reference", ref)
 		}
-		f, _, err := e.Blobs.Open(digest)
+		f, _, err := e.blobs.Open(digest)
 		if err != nil {
 			return nil, FileInfo{}, jobs.Errorf(jobs.CodeFileNotFound, "the uploaded file %s is gone from the disk: %w", ref, err).With("reference", ref)
 		}
@@ -128,8 +128,8 @@ func (e *Engine) openReference(ctx context.Context, c Caller, ref string) (*os.F
 
 func (e *Engine) openArtifact(ctx context.Context, c Caller, id, name string) (*os.File, FileInfo, error) {
 	ref := jobPrefix + id + "/" + name
-	if host := hostOf(id); host != "" && host != e.Store.HostID() {
-		return nil, FileInfo{}, jobs.Errorf(jobs.CodeOtherHost, "job %s is on host %s; this is %s", id, host, e.Store.HostID()).WithJob(id).With("host", host)
+	if host := hostOf(id); host != "" && host != e.store.HostID() {
+		return nil, FileInfo{}, jobs.Errorf(jobs.CodeOtherHost, "job %s is on host %s; this is %s", id, host, e.store.HostID()).WithJob(id).With("host", host)
 	}
 	job, err := e.visible(ctx, c, id)
 	if err != nil {
@@ -155,7 +155,7 @@ func (e *Engine) openArtifact(ctx context.Context, c Caller, id, name string) (*
 // may write, checks that it is still what the job made.
 func (e *Engine) openArtifactFile(ctx context.Context, job *jobs.Job, a jobs.Artifact) (*os.File, error) {
 	if a.Kept != "" {
-		return os.Open(filepath.Join(e.Executor.JobDir(job.ID), a.Kept))
+		return os.Open(filepath.Join(e.exec.JobDir(job.ID), a.Kept))
 	}
 	root, err := e.openProject(ctx, job.Principal, a.Project)
 	if err != nil {
@@ -213,10 +213,10 @@ type Upload struct {
 
 // Upload begins to take a file in.
 func (e *Engine) Upload(ctx context.Context, c Caller, req UploadRequest) (*Upload, error) {
-	if req.Size > e.Limits.UploadBytes {
-		return nil, jobs.Errorf(jobs.CodeFileTooLarge, "the file has %d bytes; this host takes %d", req.Size, e.Limits.UploadBytes)
+	if req.Size > e.limits.UploadBytes {
+		return nil, jobs.Errorf(jobs.CodeFileTooLarge, "the file has %d bytes; this host takes %d", req.Size, e.limits.UploadBytes)
 	}
-	w, err := e.Blobs.Create(ctx, e.Limits.UploadBytes)
+	w, err := e.blobs.Create(ctx, e.limits.UploadBytes)
 	if err != nil {
 		return nil, jobs.Errorf(jobs.CodeDiskFull, "an upload cannot be begun: %w", err)
 	}
@@ -230,7 +230,7 @@ func (u *Upload) Write(p []byte) (int, error) {
 	case err == nil:
 		return n, nil
 	case errors.Is(err, files.ErrTooLarge):
-		return n, jobs.Errorf(jobs.CodeFileTooLarge, "the file has more than the %d bytes that this host takes", u.e.Limits.UploadBytes)
+		return n, jobs.Errorf(jobs.CodeFileTooLarge, "the file has more than the %d bytes that this host takes", u.e.limits.UploadBytes)
 	default:
 		return n, jobs.Errorf(jobs.CodeDiskFull, "the upload cannot be written: %w", err)
 	}
@@ -246,8 +246,8 @@ func (u *Upload) Commit(ctx context.Context) (jobs.Blob, error) {
 	if err != nil {
 		return jobs.Blob{}, jobs.Errorf(jobs.CodeDiskFull, "the upload cannot be stored: %w", err)
 	}
-	blob := jobs.Blob{SHA256: kept.SHA256, Size: kept.Size, MediaType: kept.MediaType, Principals: []string{u.c.Principal}, StoredAt: u.e.Now()}
-	return blob, u.e.Store.PutBlob(context.WithoutCancel(ctx), blob)
+	blob := jobs.Blob{SHA256: kept.SHA256, Size: kept.Size, MediaType: kept.MediaType, Principals: []string{u.c.Principal}, StoredAt: u.e.now()}
+	return blob, u.e.store.PutBlob(context.WithoutCancel(ctx), blob)
 }
 
 // Abort gives the upload up; after Commit it does nothing.
@@ -255,7 +255,7 @@ func (u *Upload) Abort() { u.w.Abort() }
 
 // Projects lists the projects.
 func (e *Engine) Projects(ctx context.Context, _ Caller) ([]jobs.Project, error) {
-	return e.Store.Projects(ctx)
+	return e.store.Projects(ctx)
 }
 
 // AddProject names a folder tree that calls may read or write.
@@ -269,13 +269,13 @@ func (e *Engine) AddProject(ctx context.Context, c Caller, p jobs.Project) (jobs
 		return p, jobs.Errorf(jobs.CodeRequestInvalid, "%q cannot be a project: %s", p.Root, plainMessage(err))
 	}
 	defer root.Close()
-	return p, e.Store.PutProject(context.WithoutCancel(ctx), p, c.Principal)
+	return p, e.store.PutProject(context.WithoutCancel(ctx), p, c.Principal)
 }
 
 // RemoveProject forgets a project; its files stay. It is refused while a job that
 // is not settled may still write there.
 func (e *Engine) RemoveProject(ctx context.Context, c Caller, name string) error {
-	open, _, err := e.Store.Open(ctx)
+	open, _, err := e.store.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -285,7 +285,7 @@ func (e *Engine) RemoveProject(ctx context.Context, c Caller, name string) error
 			return jobs.Errorf(jobs.CodeProjectInUse, "job %s is %s and uses project %s; wait for it or cancel it", j.ID, j.State, name).WithJob(j.ID)
 		}
 	}
-	return e.Store.DeleteProject(context.WithoutCancel(ctx), name, c.Principal)
+	return e.store.DeleteProject(context.WithoutCancel(ctx), name, c.Principal)
 }
 
 // projectName reports whether s is a name for a project: a letter or digit, then at

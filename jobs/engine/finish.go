@@ -44,7 +44,7 @@ func (a *attempt) passStopOn(running *executor.Running, ended <-chan struct{}) {
 	select {
 	case <-a.live.stop:
 		if err := running.Stop("requested"); err != nil {
-			a.e.Logger.Warn("the keeper could not be told to stop", "job_id", a.job.ID, "error", err)
+			a.e.log.Warn("the keeper could not be told to stop", "job_id", a.job.ID, "error", err)
 		}
 	case <-ended:
 	case <-a.e.stopped.Done():
@@ -78,12 +78,12 @@ const showStartAfter = 300 * time.Millisecond
 
 // inspect asks the records what became of an attempt that nobody watches.
 func (a *attempt) inspect() error {
-	found, err := a.e.Executor.Inspect(a.job.ID, a.n)
+	found, err := a.e.exec.Inspect(a.job.ID, a.n)
 	if err != nil {
 		return err
 	}
 	if found.Kind == executor.Held {
-		running, held, err := a.e.Executor.Attach(a.job.ID, a.n)
+		running, held, err := a.e.exec.Attach(a.job.ID, a.n)
 		if err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func (a *attempt) neverRan() error {
 func (a *attempt) lost(found executor.Found, ended jobs.Ended, why string) error {
 	out := jobs.OutcomeOf(a.job.Tool.Effects, ended)
 	if out.State == jobs.StateQueued && found.Kind == executor.Unwatched {
-		if err := a.e.Executor.StopTree(a.e.stopped, found); err != nil {
+		if err := a.e.exec.StopTree(a.e.stopped, found); err != nil {
 			if a.e.stopped.Err() != nil {
 				return errLeft
 			}
@@ -157,7 +157,7 @@ func (a *attempt) lost(found executor.Found, ended jobs.Ended, why string) error
 	message := why
 	if a.tool == nil {
 		if err := a.load(); err != nil {
-			a.e.Logger.Warn("the manifest of a lost job cannot be read", "job_id", a.job.ID, "error", err)
+			a.e.log.Warn("the manifest of a lost job cannot be read", "job_id", a.job.ID, "error", err)
 		}
 	}
 	if a.tool != nil && a.tool.OnUnknown != "" {
@@ -165,7 +165,7 @@ func (a *attempt) lost(found executor.Found, ended jobs.Ended, why string) error
 	}
 	return &over{event: jobs.EventLose, why: why, alive: len(found.Alive) > 0, change: func(j *jobs.Job) error {
 		keepStart(j, found)
-		return j.End(out, evidence, message, a.e.Now())
+		return j.End(out, evidence, message, a.e.now())
 	}}
 }
 
@@ -175,12 +175,12 @@ func (a *attempt) again(j *jobs.Job, why jobs.Evidence) error {
 	switch {
 	case j.Stop != nil:
 		out := jobs.Outcome{State: jobs.StateCancelled, Reason: stopReason(j), SideEffect: jobs.SideEffectNone, Retry: jobs.RetryNewKey}
-		return j.End(out, why, "stopped; "+why.Detail, a.e.Now())
-	case len(j.Attempts) >= a.e.Limits.MaxAttempts:
+		return j.End(out, why, "stopped; "+why.Detail, a.e.now())
+	case len(j.Attempts) >= a.e.limits.MaxAttempts:
 		out := jobs.Outcome{State: jobs.StateFailed, Reason: jobs.EndAttemptsExhausted, SideEffect: jobs.SideEffectNone, Retry: jobs.RetryNewKey}
-		return j.End(out, why, fmt.Sprintf("all %d attempts were lost; the last one: %s", len(j.Attempts), why.Detail), a.e.Now())
+		return j.End(out, why, fmt.Sprintf("all %d attempts were lost; the last one: %s", len(j.Attempts), why.Detail), a.e.now())
 	default:
-		return j.Requeue(why, a.e.Now())
+		return j.Requeue(why, a.e.now())
 	}
 }
 
@@ -205,7 +205,7 @@ func (a *attempt) endBy(found executor.Found, ended jobs.Ended, message string) 
 		keepStart(j, found)
 		a.keepExit(j, found)
 		j.LogTail, j.Cause = tail, cause
-		return j.End(out, exitEvidence(a.n, found.Exit), message, a.e.Now())
+		return j.End(out, exitEvidence(a.n, found.Exit), message, a.e.now())
 	}}
 }
 
@@ -323,7 +323,7 @@ func (a *attempt) keepExit(j *jobs.Job, found executor.Found) {
 // likely says what went wrong.
 func (a *attempt) lastWords() (tail []string, cause string) {
 	var text strings.Builder
-	err := a.e.Executor.ReadLog(context.Background(), a.job.ID, a.n, executor.LogOptions{TailBytes: 8 << 10}, func(ch executor.LogChunk) error {
+	err := a.e.exec.ReadLog(context.Background(), a.job.ID, a.n, executor.LogOptions{TailBytes: 8 << 10}, func(ch executor.LogChunk) error {
 		text.Write(ch.Data)
 		return nil
 	})
@@ -380,7 +380,7 @@ func (a *attempt) verify(found executor.Found) error {
 		return bad("the command cannot be worked out again: " + err.Error())
 	}
 	if command.Capture {
-		text, err := a.e.Executor.Stdout(a.job.ID, a.n)
+		text, err := a.e.exec.Stdout(a.job.ID, a.n)
 		if err != nil {
 			return bad("what the tool printed cannot be read: " + err.Error())
 		}
@@ -423,7 +423,7 @@ func (a *attempt) verify(found executor.Found) error {
 		j.Usage.Publishing += took
 		for _, art := range artifacts {
 			j.Evidence = append(j.Evidence, jobs.Evidence{
-				Kind: jobs.EvidenceOutputs, Attempt: a.n, At: a.e.Now(),
+				Kind: jobs.EvidenceOutputs, Attempt: a.n, At: a.e.now(),
 				Detail: fmt.Sprintf("%s: %d bytes, sha256 %s", art.Name, art.Size, art.SHA256),
 			})
 		}
@@ -447,10 +447,10 @@ func (a *attempt) complete(found executor.Found, keep func(*jobs.Job)) error {
 		if j.Stop != nil && j.Tool.Effects.LeavesNothing() {
 			out := jobs.OutcomeOf(j.Tool.Effects, jobs.EndedStopped)
 			out.Reason = stopReason(j)
-			return j.End(out, exitEvidence(a.n, found.Exit), "stopped on request before its result was used", a.e.Now())
+			return j.End(out, exitEvidence(a.n, found.Exit), "stopped on request before its result was used", a.e.now())
 		}
 		keep(j)
-		return j.End(jobs.OutcomeOf(j.Tool.Effects, jobs.EndedZero), exitEvidence(a.n, found.Exit), "", a.e.Now())
+		return j.End(jobs.OutcomeOf(j.Tool.Effects, jobs.EndedZero), exitEvidence(a.n, found.Exit), "", a.e.now())
 	}}
 }
 
@@ -465,7 +465,7 @@ func (a *attempt) reload(ctx context.Context) error {
 	if a.variant == nil {
 		return nil
 	}
-	dir := a.e.Executor.AttemptDir(a.job.ID, a.n)
+	dir := a.e.exec.AttemptDir(a.job.ID, a.n)
 	for _, arg := range a.tool.Files(a.vars.Args) {
 		i := slices.IndexFunc(a.job.Inputs, func(in jobs.InputFile) bool { return in.Pointer == arg.Pointer })
 		if arg.Role != schemas.RoleInput || i < 0 {
@@ -505,7 +505,7 @@ func (a *attempt) reload(ctx context.Context) error {
 
 // keepArtifacts takes the tool's outputs out of its reach.
 func (a *attempt) keepArtifacts(ctx context.Context) ([]jobs.Artifact, string) {
-	dir := a.e.Executor.AttemptDir(a.job.ID, a.n)
+	dir := a.e.exec.AttemptDir(a.job.ID, a.n)
 	var list []jobs.Artifact
 	for _, spec := range a.tool.Artifacts {
 		from := a.vars.Outputs[spec.Name]
@@ -523,7 +523,7 @@ func (a *attempt) keepArtifacts(ctx context.Context) ([]jobs.Artifact, string) {
 		if len(spec.MediaTypes) > 0 && !slices.Contains(spec.MediaTypes, kept.MediaType) {
 			return nil, fmt.Sprintf("the %s is %s by its first bytes, not %s", spec.Name, kept.MediaType, strings.Join(spec.MediaTypes, " or "))
 		}
-		rel, err := filepath.Rel(a.e.Executor.JobDir(a.job.ID), kept.Path)
+		rel, err := filepath.Rel(a.e.exec.JobDir(a.job.ID), kept.Path)
 		if err != nil {
 			return nil, err.Error()
 		}
@@ -549,8 +549,8 @@ func (a *attempt) conclude(err error) {
 	default:
 		// A fault of macexec's own says nothing about the tool. The job stays as it is
 		// stored, and its records are looked at again.
-		e.Logger.Error("an attempt could not be concluded", "job_id", a.job.ID, "attempt", a.n, "error", err)
-		e.at(e.Now().Add(concludeAgain), a.job.ID, func() { e.takeUpAgain(a.job.ID) })
+		e.log.Error("an attempt could not be concluded", "job_id", a.job.ID, "attempt", a.n, "error", err)
+		e.at(e.now().Add(concludeAgain), a.job.ID, func() { e.takeUpAgain(a.job.ID) })
 		return
 	}
 	job, stored := e.change(a.job.ID, o.event, o.why, o.change)
@@ -558,8 +558,8 @@ func (a *attempt) conclude(err error) {
 		return
 	}
 	if job.State.Terminal() || job.State == jobs.StateQueued {
-		if err := e.Executor.Tidy(job.ID, a.n, len(job.Artifacts) > 0); err != nil {
-			e.Logger.Warn("an attempt's folder could not be tidied", "job_id", job.ID, "attempt", a.n, "error", err)
+		if err := e.exec.Tidy(job.ID, a.n, len(job.Artifacts) > 0); err != nil {
+			e.log.Warn("an attempt's folder could not be tidied", "job_id", job.ID, "attempt", a.n, "error", err)
 		}
 	}
 	switch job.State {

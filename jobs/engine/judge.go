@@ -35,7 +35,7 @@ type judgement struct {
 // judge gives the schema and business verdicts and the policy's decision. The
 // error carries the verdicts as far as they were reached.
 func (e *Engine) judge(ctx context.Context, c Caller, req Request, args any) (*judgement, *jobs.Error) {
-	tool, ok := e.Registry.Tool(req.Tool, req.ToolVersion)
+	tool, ok := e.registry.Tool(req.Tool, req.ToolVersion)
 	if !ok {
 		return &judgement{}, e.noSuchTool(req)
 	}
@@ -79,7 +79,7 @@ func (e *Engine) refOf(t *schemas.Tool) jobs.ToolRef {
 
 func (e *Engine) noSuchTool(req Request) *jobs.Error {
 	var names []string
-	for _, t := range e.Registry.Tools() {
+	for _, t := range e.registry.Tools() {
 		names = append(names, t.Tool)
 	}
 	what := fmt.Sprintf("no tool %q", req.Tool)
@@ -119,7 +119,7 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 		vars.Inputs[arg.Name] = facts
 		bytesIn += in.Size
 	}
-	if e.Limits.RequireConfinement && !e.confinement.Files && runs(j.tool) {
+	if e.limits.RequireConfinement && !e.confinement.Files && runs(j.tool) {
 		findings = append(findings, schemas.Finding{
 			Keyword: "confinement", Message: "this host cannot confine a tool to its own folder, and its configuration requires that",
 			Hint: "use a host that can (Linux with Landlock, macOS), or set confinement to best_effort in config.yaml",
@@ -127,7 +127,7 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 	}
 	findings = append(findings, e.lookAtPublishes(ctx, c.Principal, req, j)...)
 	findings = append(findings, e.lookAtPrograms(ctx, j, vars)...)
-	if free, err := files.FreeBytes(e.Executor.Root()); err == nil && free < bytesIn+minFreeBytes {
+	if free, err := files.FreeBytes(e.exec.Root()); err == nil && free < bytesIn+minFreeBytes {
 		findings = append(findings, schemas.Finding{
 			Keyword: "disk_space",
 			Message: fmt.Sprintf("%d bytes are free where jobs are staged; this call needs %d", free, bytesIn+minFreeBytes),
@@ -275,7 +275,7 @@ func (e *Engine) lookAtPrograms(ctx context.Context, j *judgement, vars schemas.
 	if variant == nil {
 		return []schemas.Finding{{
 			Keyword: "program",
-			Message: fmt.Sprintf("%s needs %s, which this host does not have in %s", j.tool.Tool, strings.Join(missing, ", "), strings.Join(e.Programs.Dirs(), ":")),
+			Message: fmt.Sprintf("%s needs %s, which this host does not have in %s", j.tool.Tool, strings.Join(missing, ", "), strings.Join(e.programs.Dirs(), ":")),
 			Hint:    "ask the operator to install it, or to add its folder to tool_path in config.yaml",
 		}}
 	}
@@ -295,10 +295,10 @@ func (e *Engine) decideNow(principal string, purpose jobs.Purpose, visible []str
 		call.Replaces = call.Replaces || step.Verb == jobs.VerbReplace
 		call.Removes = call.Removes || step.Verb == jobs.VerbRemove
 	}
-	d := e.Policy.Decide(call)
+	d := e.policy.Decide(call)
 	return jobs.Decision{
 		Effect: jobs.DecisionEffect(d.Effect), Rules: d.Rules, Reason: d.Reason,
-		PolicyVersion: e.Policy.Version(), DecidedAt: e.Now(),
+		PolicyVersion: e.policy.Version(), DecidedAt: e.now(),
 	}
 }
 
@@ -308,7 +308,7 @@ func (e *Engine) bind(ctx context.Context, principal string, j *judgement) (jobs
 	b := jobs.Binding{
 		Tool: j.ref.Name, Version: j.ref.Version, ManifestDigest: j.ref.ManifestDigest,
 		Fingerprint: j.fingerprint, Inputs: map[string]string{}, Programs: map[string]string{},
-		PolicyVersion: e.Policy.Version(), Requester: principal,
+		PolicyVersion: e.policy.Version(), Requester: principal,
 	}
 	for _, arg := range j.tool.Files(j.args) {
 		if arg.Role != schemas.RoleInput {

@@ -27,7 +27,7 @@ func (a *attempt) probe(ctx context.Context, alive bool) {
 	proof := jobs.Evidence{Kind: jobs.EvidenceProbe, Attempt: a.n}
 	switch {
 	case err != nil:
-		a.e.Logger.Warn("a probe gave no answer", "job_id", a.job.ID, "error", err)
+		a.e.log.Warn("a probe gave no answer", "job_id", a.job.ID, "error", err)
 	case happened && !notHappened:
 		proof.Detail = "the probe proves that it happened"
 		a.settle(jobs.StateCompleted, jobs.SideEffectApplied, proof)
@@ -40,6 +40,6 @@ func (a *attempt) probe(ctx context.Context, alive bool) {
 
 func (a *attempt) settle(to jobs.State, side jobs.SideEffect, proof jobs.Evidence) {
 	a.e.change(a.job.ID, jobs.EventSettle, proof.Detail, func(j *jobs.Job) error {
-		return j.Settle(to, jobs.EndProbed, side, proof, a.e.Now())
+		return j.Settle(to, jobs.EndProbed, side, proof, a.e.now())
 	})
 }

@@ -21,7 +21,7 @@ func (a *attempt) progressSource(ctx context.Context) func() (Progress, bool) {
 	var best float64
 	return func() (Progress, bool) {
 		p := Progress{JobID: id, Attempt: n, Phase: jobs.PhaseRunning}
-		now, err := a.e.Executor.Progress(id, n, file, total)
+		now, err := a.e.exec.Progress(id, n, file, total)
 		if err != nil {
 			return p, false
 		}

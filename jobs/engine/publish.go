@@ -123,7 +123,7 @@ func (a *attempt) undo(ctx context.Context, steps []jobs.PublishStep, artifacts 
 	for _, step := range steps {
 		err := a.withStep(ctx, step, artifacts, func(s files.Step) error { return files.Undo(ctx, s) })
 		if err != nil {
-			a.e.Logger.Warn("a hidden file is left behind", "job_id", a.job.ID, "project", step.Project, "path", step.Temp, "error", err)
+			a.e.log.Warn("a hidden file is left behind", "job_id", a.job.ID, "project", step.Project, "path", step.Temp, "error", err)
 		}
 	}
 }
@@ -136,7 +136,7 @@ func (a *attempt) withStep(ctx context.Context, step jobs.PublishStep, artifacts
 	defer root.Close()
 	source := ""
 	if i := slices.IndexFunc(artifacts, func(art jobs.Artifact) bool { return art.Name == step.Artifact }); i >= 0 {
-		source = filepath.Join(a.e.Executor.JobDir(a.job.ID), artifacts[i].Kept)
+		source = filepath.Join(a.e.exec.JobDir(a.job.ID), artifacts[i].Kept)
 	}
 	return do(files.Step{
 		Verb: files.Verb(step.Verb), Root: root, Path: step.Path, Temp: step.Temp, Trash: step.Trash,
@@ -186,7 +186,7 @@ func (a *attempt) carry() error {
 		// The tool started no process; its manifest says what there is to tell.
 		var err error
 		if result, err = a.tool.Result(ctx, a.vars); err != nil {
-			a.e.Logger.Warn("a manifest's result cannot be worked out", "job_id", a.job.ID, "error", err)
+			a.e.log.Warn("a manifest's result cannot be worked out", "job_id", a.job.ID, "error", err)
 		}
 	}
 	return &over{event: eventOf(out.State), why: orCompleted(message), change: func(j *jobs.Job) error {
@@ -197,7 +197,7 @@ func (a *attempt) carry() error {
 			j.Result = result
 		}
 		detail := fmt.Sprintf("%d of %d changes are in place, by device and inode", done, len(plan.Steps))
-		return j.End(out, jobs.Evidence{Kind: jobs.EvidencePublished, Detail: detail, Attempt: a.n}, message, a.e.Now())
+		return j.End(out, jobs.Evidence{Kind: jobs.EvidencePublished, Detail: detail, Attempt: a.n}, message, a.e.now())
 	}}
 }
 
@@ -260,7 +260,7 @@ func (a *attempt) unproven(plan jobs.PublishPlan, res files.Result) error {
 	return &over{event: jobs.EventLose, why: why, change: func(j *jobs.Job) error {
 		j.Plan = &plan
 		out := jobs.Outcome{State: jobs.StateUnknown, SideEffect: jobs.SideEffectPossible, Retry: jobs.RetrySameKey}
-		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceLostAttempt, Detail: why, Attempt: a.n}, why, a.e.Now())
+		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceLostAttempt, Detail: why, Attempt: a.n}, why, a.e.now())
 	}}
 }
 
@@ -297,6 +297,6 @@ func (a *attempt) endUnpublished(event jobs.Event, out jobs.Outcome, why string,
 		if len(evidence) > 0 {
 			proof = evidence[0]
 		}
-		return j.End(out, proof, why, a.e.Now())
+		return j.End(out, proof, why, a.e.now())
 	}}
 }

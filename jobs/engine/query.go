@@ -17,7 +17,7 @@ import (
 // visible returns a job that the caller may see. A hidden job and a missing one
 // give the same answer (promise G10).
 func (e *Engine) visible(ctx context.Context, c Caller, id string) (*jobs.Job, error) {
-	job, err := e.Store.Get(ctx, id)
+	job, err := e.store.Get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (e *Engine) decorated(job *jobs.Job) *jobs.Job {
 
 // LookupKey answers "did this key start?" and changes nothing.
 func (e *Engine) LookupKey(ctx context.Context, c Caller, key string) (jobs.KeyRecord, *jobs.Job, error) {
-	record, err := e.Store.LookupKey(ctx, jobs.Key{Principal: c.Principal, Text: key})
+	record, err := e.store.LookupKey(ctx, jobs.Key{Principal: c.Principal, Text: key})
 	if err != nil || record.Kind != jobs.KeyJob {
 		return record, nil, err
 	}
@@ -59,7 +59,7 @@ func (e *Engine) LookupKey(ctx context.Context, c Caller, key string) (jobs.KeyR
 // Jobs lists the caller's jobs, newest first.
 func (e *Engine) Jobs(ctx context.Context, c Caller, q jobs.Query) (jobs.Page, error) {
 	q.Principal = c.Principal
-	page, err := e.Store.List(ctx, q)
+	page, err := e.store.List(ctx, q)
 	for i, job := range page.Jobs {
 		page.Jobs[i] = e.decorated(job)
 	}
@@ -70,12 +70,12 @@ func (e *Engine) Jobs(ctx context.Context, c Caller, q jobs.Query) (jobs.Page, e
 // could not be loaded.
 func (e *Engine) Tools(ctx context.Context, _ Caller) ([]ToolInfo, []ToolProblem, error) {
 	var infos []ToolInfo
-	for _, t := range e.Registry.Tools() {
+	for _, t := range e.registry.Tools() {
 		infos = append(infos, e.describe(ctx, t))
 	}
 	slices.SortFunc(infos, func(a, b ToolInfo) int { return cmp.Compare(a.Name, b.Name) })
 	var problems []ToolProblem
-	for _, p := range e.Registry.Problems() {
+	for _, p := range e.registry.Problems() {
 		for _, f := range p.Findings {
 			problems = append(problems, ToolProblem{File: p.File, Message: f.Message})
 		}
@@ -85,7 +85,7 @@ func (e *Engine) Tools(ctx context.Context, _ Caller) ([]ToolInfo, []ToolProblem
 
 // Tool describes one tool; version "" is the newest.
 func (e *Engine) Tool(ctx context.Context, _ Caller, name, version string) (ToolInfo, error) {
-	t, ok := e.Registry.Tool(name, version)
+	t, ok := e.registry.Tool(name, version)
 	if !ok {
 		return ToolInfo{}, e.noSuchTool(Request{Tool: name, ToolVersion: version})
 	}
@@ -122,20 +122,20 @@ func keyOptional(t *schemas.Tool) bool {
 
 // Host describes the host and what its daemon is doing.
 func (e *Engine) Host(ctx context.Context, _ Caller) (HostInfo, error) {
-	info := e.Facts
-	info.ID = e.Store.HostID()
+	info := e.facts
+	info.ID = e.store.HostID()
 	info.Accepting = e.stopped.Err() == nil
 	info.Confinement = describeConfinement(e.confinement)
 	info.Slots = e.sched.slots()
-	info.ToolPath = e.Programs.Dirs()
+	info.ToolPath = e.programs.Dirs()
 	info.CPUs = runtime.NumCPU()
 	if info.Hostname == "" {
 		info.Hostname, _ = os.Hostname()
 	}
-	if free, err := files.FreeBytes(e.Executor.Root()); err == nil {
+	if free, err := files.FreeBytes(e.exec.Root()); err == nil {
 		info.DiskFreeBytes = free
 	}
-	open, _, err := e.Store.Open(ctx)
+	open, _, err := e.store.Open(ctx)
 	if err != nil {
 		return info, err
 	}

@@ -15,12 +15,12 @@ import (
 //	running, intent stored      the keeper's records decide, under the lock
 //	unknown                     stays unknown
 func (e *Engine) recoverAll(ctx context.Context) error {
-	open, damaged, err := e.Store.Open(ctx)
+	open, damaged, err := e.store.Open(ctx)
 	if err != nil {
 		return err
 	}
 	for id, reason := range damaged {
-		e.Logger.Error("a job's record is damaged and is left as it is", "job_id", id, "error", reason)
+		e.log.Error("a job's record is damaged and is left as it is", "job_id", id, "error", reason)
 	}
 	for _, job := range open {
 		switch job.State {
@@ -52,9 +52,9 @@ func (e *Engine) takeUp(job *jobs.Job) {
 
 // takeUpAgain goes on with a job that could not be concluded before.
 func (e *Engine) takeUpAgain(id string) {
-	job, err := e.Store.Get(context.Background(), id)
+	job, err := e.store.Get(context.Background(), id)
 	if err != nil {
-		e.Logger.Error("a running job cannot be read", "job_id", id, "error", err)
+		e.log.Error("a running job cannot be read", "job_id", id, "error", err)
 		return
 	}
 	if job.State == jobs.StateRunning {
@@ -68,7 +68,7 @@ func (a *attempt) resume() error {
 	switch {
 	case a.job.Plan != nil:
 		if err := a.load(); err != nil {
-			a.e.Logger.Warn("the manifest of a job that is publishing is gone", "job_id", a.job.ID, "error", err)
+			a.e.log.Warn("the manifest of a job that is publishing is gone", "job_id", a.job.ID, "error", err)
 		}
 		return a.carry()
 	case !ok || last.Intent == nil:
@@ -87,7 +87,7 @@ func (a *attempt) neverBegan() error {
 
 // slotOf is the class of slots that a job takes.
 func (e *Engine) slotOf(job *jobs.Job) string {
-	tool, ok := e.Registry.Tool(job.Tool.Name, job.Tool.Version)
+	tool, ok := e.registry.Tool(job.Tool.Name, job.Tool.Version)
 	if !ok || !runs(tool) {
 		return publishSlot
 	}

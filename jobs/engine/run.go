@@ -46,7 +46,7 @@ var errLeft = errors.New("the engine is stopping")
 // runAttempt begins the next attempt of a queued job and sees it through.
 func (e *Engine) runAttempt(id string) {
 	job, ok := e.change(id, jobs.EventStart, "an attempt begins", func(j *jobs.Job) error {
-		return j.Begin(e.BootSession, e.Now())
+		return j.Begin(e.boot, e.now())
 	})
 	if !ok {
 		return // cancelled or too late meanwhile
@@ -66,7 +66,7 @@ func (e *Engine) newAttempt(job *jobs.Job) *attempt {
 	if job.Stop != nil {
 		l.requestStop()
 	}
-	return &attempt{e: e, job: job, n: len(job.Attempts), live: l, began: e.Now()}
+	return &attempt{e: e, job: job, n: len(job.Attempts), live: l, began: e.now()}
 }
 
 func (e *Engine) endLive(id string) {
@@ -88,7 +88,7 @@ func (a *attempt) run() error {
 		}
 		return a.publish(nil)
 	}
-	prepared, err := a.e.Executor.Prepare(a.job.ID, a.n)
+	prepared, err := a.e.exec.Prepare(a.job.ID, a.n)
 	if err != nil {
 		return a.never(jobs.EndStartFailed, "the attempt's folder cannot be prepared: "+err.Error())
 	}
@@ -114,7 +114,7 @@ func (a *attempt) run() error {
 	}
 	running, err := prepared.Start(command)
 	if err != nil {
-		a.e.Logger.Warn("the keeper did not start", "job_id", a.job.ID, "attempt", a.n, "error", err)
+		a.e.log.Warn("the keeper did not start", "job_id", a.job.ID, "attempt", a.n, "error", err)
 		prepared.Release()
 		return a.inspect()
 	}
@@ -158,20 +158,20 @@ func (a *attempt) never(reason jobs.EndReason, why string) error {
 	return &over{event: jobs.EventFail, why: why, change: func(j *jobs.Job) error {
 		out := jobs.OutcomeOf(j.Tool.Effects, jobs.EndedNotStarted)
 		out.Reason = reason
-		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: why, Attempt: a.n}, why, a.e.Now())
+		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: why, Attempt: a.n}, why, a.e.now())
 	}}
 }
 
 func (a *attempt) stoppedBeforeStart() error {
 	return &over{event: jobs.EventStop, why: "stopped before it started", change: func(j *jobs.Job) error {
 		out := jobs.Outcome{State: jobs.StateCancelled, Reason: stopReason(j), SideEffect: jobs.SideEffectNone, Retry: jobs.RetryNewKey}
-		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: "stopped before anything was started", Attempt: a.n}, "stopped before it started", a.e.Now())
+		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: "stopped before anything was started", Attempt: a.n}, "stopped before it started", a.e.now())
 	}}
 }
 
 func (a *attempt) void(difference string) error {
 	return &over{event: jobs.EventVoid, why: difference, change: func(j *jobs.Job) error {
-		return j.Void(difference, a.e.Now())
+		return j.Void(difference, a.e.now())
 	}}
 }
 
@@ -209,7 +209,7 @@ func (a *attempt) plan(ctx context.Context) (executor.Command, jobs.Intent, erro
 		command.Timeout = t
 	}
 	intent := jobs.Intent{
-		Argv: command.Argv, EnvNames: names(command.Env), Programs: progs, Timeout: command.Timeout, At: e.Now(),
+		Argv: command.Argv, EnvNames: names(command.Env), Programs: progs, Timeout: command.Timeout, At: e.now(),
 	}
 	return command, intent, nil
 }
@@ -217,7 +217,7 @@ func (a *attempt) plan(ctx context.Context) (executor.Command, jobs.Intent, erro
 // lookBefore works out where the outputs will be and runs the steps that look at
 // the staged inputs.
 func (a *attempt) lookBefore(ctx context.Context) error {
-	dir := a.e.Executor.AttemptDir(a.job.ID, a.n)
+	dir := a.e.exec.AttemptDir(a.job.ID, a.n)
 	steps, err := a.variant.Before(ctx, a.vars)
 	if err != nil {
 		return a.never(jobs.EndStartFailed, "a step before the command cannot be worked out: "+err.Error())
@@ -254,7 +254,7 @@ func sentence(f schemas.Finding) string {
 
 // update stores a change of the job and keeps the new snapshot.
 func (a *attempt) update(event jobs.Event, message string, change func(*jobs.Job) error) error {
-	job, err := a.e.Store.Update(context.Background(), a.job.ID, func(j *jobs.Job) (jobs.Note, error) {
+	job, err := a.e.store.Update(context.Background(), a.job.ID, func(j *jobs.Job) (jobs.Note, error) {
 		if err := change(j); err != nil {
 			return jobs.Note{}, err
 		}
@@ -268,7 +268,7 @@ func (a *attempt) update(event jobs.Event, message string, change func(*jobs.Job
 
 // lap is the time since the phase began; a new one begins.
 func (a *attempt) lap() time.Duration {
-	now := a.e.Now()
+	now := a.e.now()
 	d := now.Sub(a.began)
 	a.began = now
 	return max(d, 0)
@@ -277,7 +277,7 @@ func (a *attempt) lap() time.Duration {
 // change stores a change that macexec itself makes, and says whether it was made.
 // A refusal by the job's state is no fault: somebody else was first.
 func (e *Engine) change(id string, event jobs.Event, message string, f func(*jobs.Job) error) (*jobs.Job, bool) {
-	job, err := e.Store.Update(context.Background(), id, func(j *jobs.Job) (jobs.Note, error) {
+	job, err := e.store.Update(context.Background(), id, func(j *jobs.Job) (jobs.Note, error) {
 		if err := f(j); err != nil {
 			return jobs.Note{}, err
 		}
@@ -285,7 +285,7 @@ func (e *Engine) change(id string, event jobs.Event, message string, f func(*job
 	})
 	if err != nil {
 		if code := jobs.CodeOf(err); code != jobs.CodeStateConflict && code != jobs.CodeTooLate {
-			e.Logger.Error("a change was not stored", "job_id", id, "event", event, "error", err)
+			e.log.Error("a change was not stored", "job_id", id, "event", event, "error", err)
 		}
 		return nil, false
 	}

@@ -153,7 +153,7 @@ func (e *Engine) goRun(f func()) {
 	e.running.Go(func() {
 		defer func() {
 			if fault := recover(); fault != nil {
-				e.Logger.Error("a fault in macexec itself", "fault", fault, "stack", string(debug.Stack()))
+				e.log.Error("a fault in macexec itself", "fault", fault, "stack", string(debug.Stack()))
 			}
 		}()
 		f()

@@ -15,7 +15,7 @@ import (
 // stage takes the inputs in as copies that nobody else can change, and compares
 // what was approved with what would run, on those copies.
 func (a *attempt) stage(ctx context.Context) error {
-	dir := a.e.Executor.AttemptDir(a.job.ID, a.n)
+	dir := a.e.exec.AttemptDir(a.job.ID, a.n)
 	inputs := slices.Clone(a.job.Inputs)
 	for _, arg := range a.tool.Files(a.vars.Args) {
 		if arg.Role != schemas.RoleInput {
@@ -40,7 +40,7 @@ func (a *attempt) stage(ctx context.Context) error {
 // load reads the job's record back into what the manifest's expressions see.
 func (a *attempt) load() error {
 	e, job := a.e, a.job
-	tool, ok := e.Registry.Tool(job.Tool.Name, job.Tool.Version)
+	tool, ok := e.registry.Tool(job.Tool.Name, job.Tool.Version)
 	if !ok || tool.Digest != job.Tool.ManifestDigest {
 		return a.never(jobs.EndStartFailed, "the manifest of "+job.Tool.Name+" is not the one that the call was accepted with; submit it under a new key")
 	}
@@ -53,7 +53,7 @@ func (a *attempt) load() error {
 		return jobs.Errorf(jobs.CodeRecordDamaged, "the stored arguments do not parse: %s", findings[0].Message)
 	}
 	a.tool, a.secrets = tool, secrets
-	dir := e.Executor.AttemptDir(job.ID, a.n)
+	dir := e.exec.AttemptDir(job.ID, a.n)
 	a.vars = schemas.Vars{
 		Args: args, Secrets: byArgument(secrets), Work: dir.Work(),
 		Call:   schemas.CallVars{Purpose: string(job.Call.Purpose), Replace: job.Call.Options.Replace, Tool: tool.Tool, Version: tool.Version},

@@ -33,7 +33,7 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 		}
 	}
 
-	if tool, ok := e.Registry.Tool(req.Tool, req.ToolVersion); ok && req.Key == "" && !keyOptional(tool) {
+	if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok && req.Key == "" && !keyOptional(tool) {
 		return Receipt{}, e.reject(ctx, c, req, jobs.Errorf(jobs.CodeKeyRequired,
 			"%s does more than read, so the call needs an idempotency key of your choice; the same key again never starts it twice", tool.Tool))
 	}
@@ -58,7 +58,7 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	if err != nil {
 		return Receipt{}, jobs.Errorf(jobs.CodeInternal, "describe the job: %w", err)
 	}
-	sub, err := e.Store.Submit(ctx, jobs.Submission{
+	sub, err := e.store.Submit(ctx, jobs.Submission{
 		Key: jobs.Key{Principal: c.Principal, Text: job.Key}, Fingerprint: job.Fingerprint, Job: job,
 		Entry: entryOf(c, req, jobs.EntrySubmitted, "", data),
 	})
@@ -74,7 +74,7 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 // repeat answers a call whose key is known.
 func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any) (Receipt, bool, error) {
 	key := jobs.Key{Principal: c.Principal, Text: req.Key}
-	record, err := e.Store.LookupKey(ctx, key)
+	record, err := e.store.LookupKey(ctx, key)
 	if jobs.CodeOf(err) == jobs.CodeJobNotFound {
 		return Receipt{}, false, nil
 	}
@@ -85,7 +85,7 @@ func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any) (R
 	// may have changed since.
 	secret := map[string]bool{}
 	if record.Kind == jobs.KeyJob {
-		job, err := e.Store.Get(ctx, record.JobID)
+		job, err := e.store.Get(ctx, record.JobID)
 		if err != nil {
 			return Receipt{}, true, err
 		}
@@ -93,7 +93,7 @@ func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any) (R
 			secret[pointer] = true
 		}
 	}
-	sub, err := e.Store.Submit(ctx, jobs.Submission{
+	sub, err := e.store.Submit(ctx, jobs.Submission{
 		Key: key, Fingerprint: e.fingerprint(req, args, secret),
 		Entry: entryOf(c, req, jobs.EntryReplayed, "", nil),
 	})
@@ -133,7 +133,7 @@ func (e *Engine) answer(req Request, sub jobs.Submitted, warnings []string) (Rec
 
 // newJob makes the record of an accepted call; it is not stored yet.
 func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) {
-	now := e.Now()
+	now := e.now()
 	id, err := e.newJobID(now)
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) 
 		arguments = slices.Clone(req.Arguments) // as written
 	}
 	job := &jobs.Job{
-		ID: id, Host: e.Store.HostID(),
+		ID: id, Host: e.store.HostID(),
 		Principal: c.Principal, Key: key, KeyMade: made, Fingerprint: j.fingerprint,
 		Call: jobs.Call{
 			Tool: req.Tool, ToolVersion: req.ToolVersion, Arguments: arguments,
@@ -166,10 +166,12 @@ func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) 
 		}
 	}
 	if j.decision.Effect == jobs.RequireApproval {
-		job.Approval = &jobs.Approval{Binding: j.binding, ExpiresAt: now.Add(e.Limits.ApprovalExpiry)}
-		return job, job.Hold(now)
+		job.Approval = &jobs.Approval{Binding: j.binding, ExpiresAt: now.Add(e.limits.ApprovalExpiry)}
+		err = job.Hold(now)
+	} else {
+		err = job.Accept(now)
 	}
-	return job, job.Accept(now)
+	return job, err
 }
 
 // admit lets a stored job wait for its turn, or for a person.
@@ -224,7 +226,7 @@ func (e *Engine) reject(ctx context.Context, c Caller, req Request, refused *job
 	if err != nil {
 		return jobs.Errorf(jobs.CodeInternal, "describe the refusal: %w", err)
 	}
-	if err := e.Store.Append(ctx, entryOf(c, req, jobs.EntryRejected, refused.Message, data)); err != nil {
+	if err := e.store.Append(ctx, entryOf(c, req, jobs.EntryRejected, refused.Message, data)); err != nil {
 		return err
 	}
 	return refused

@@ -19,26 +19,9 @@ const progressEvery = 500 * time.Millisecond
 func (e *Engine) Watch(ctx context.Context, c Caller, w WatchRequest, yield func(WatchEvent) error) error {
 	ctx, cancel := e.untilStopped(ctx)
 	defer cancel()
-	after := w.After
-	if w.FromNow {
-		after = e.Store.Head()
-		if err := yield(WatchEvent{Cursor: after}); err != nil {
-			return err
-		}
-	}
-	if w.JobID != "" {
-		// The cursor is taken before the snapshot: a change in between is told again,
-		// never missed.
-		if w.After == 0 {
-			after = e.Store.Head()
-		}
-		job, err := e.visible(ctx, c, w.JobID)
-		if err != nil {
-			return err
-		}
-		if err := yield(WatchEvent{Cursor: after, Snapshot: true, Job: e.decorated(job)}); err != nil {
-			return err
-		}
+	after, err := e.beginWatch(ctx, c, w, yield)
+	if err != nil {
+		return err
 	}
 	last := map[string]Progress{}
 	for {
@@ -52,14 +35,14 @@ func (e *Engine) Watch(ctx context.Context, c Caller, w WatchRequest, yield func
 				return e.endOfStream(ctx, err)
 			}
 		}
-		if e.Store.Head() > after {
+		if e.store.Head() > after {
 			continue
 		}
 		waitCtx, done := ctx, context.CancelFunc(func() {})
 		if w.Progress {
 			waitCtx, done = context.WithTimeout(ctx, progressEvery)
 		}
-		err = e.Store.Wait(waitCtx, after)
+		err = e.store.Wait(waitCtx, after)
 		done()
 		if err != nil && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
 			return e.endOfStream(ctx, err)
@@ -72,13 +55,37 @@ func (e *Engine) Watch(ctx context.Context, c Caller, w WatchRequest, yield func
 	}
 }
 
+// beginWatch says from which cursor a watch goes on, and tells its first event.
+func (e *Engine) beginWatch(ctx context.Context, c Caller, w WatchRequest, yield func(WatchEvent) error) (uint64, error) {
+	after := w.After
+	if w.FromNow {
+		after = e.store.Head()
+		if err := yield(WatchEvent{Cursor: after}); err != nil {
+			return after, err
+		}
+	}
+	if w.JobID == "" {
+		return after, nil
+	}
+	// The cursor is taken before the snapshot: a change in between is told again,
+	// never missed.
+	if w.After == 0 {
+		after = e.store.Head()
+	}
+	job, err := e.visible(ctx, c, w.JobID)
+	if err != nil {
+		return after, err
+	}
+	return after, yield(WatchEvent{Cursor: after, Snapshot: true, Job: e.decorated(job)})
+}
+
 // journalPage reads the next entries, bounded in number and size. They are read
 // first and given out after, since a caller that does not read must not hold a
 // transaction of the store open.
 func (e *Engine) journalPage(ctx context.Context, after uint64) ([]jobs.Entry, error) {
 	var page []jobs.Entry
 	size := 0
-	err := e.Store.Journal(ctx, after, 256, func(entry jobs.Entry) bool {
+	err := e.store.Journal(ctx, after, 256, func(entry jobs.Entry) bool {
 		page = append(page, entry)
 		size += len(entry.Data)
 		return size < 1<<20
@@ -93,7 +100,7 @@ func (e *Engine) yieldEntry(ctx context.Context, c Caller, w WatchRequest, entry
 	if w.JobID != "" && entry.JobID != w.JobID {
 		return nil
 	}
-	job, err := e.Store.Get(ctx, entry.JobID)
+	job, err := e.store.Get(ctx, entry.JobID)
 	if err != nil {
 		// The entry is still true when the record is damaged or pruned.
 		job = nil
@@ -109,7 +116,7 @@ func (e *Engine) yieldProgress(c Caller, w WatchRequest, last map[string]Progres
 		if w.JobID != "" && p.JobID != w.JobID {
 			continue
 		}
-		job, err := e.Store.Get(context.Background(), p.JobID)
+		job, err := e.store.Get(context.Background(), p.JobID)
 		if err != nil || job.Principal != c.Principal || (w.RunID != "" && job.Call.Context.RunID != w.RunID) {
 			continue
 		}
@@ -179,7 +186,7 @@ func (e *Engine) Logs(ctx context.Context, c Caller, r LogRequest, yield func(Lo
 	}
 	options := executor.LogOptions{Cursor: r.Cursor, Follow: r.Follow, TailBytes: r.TailBytes}
 	for {
-		err := e.Executor.ReadLog(ctx, r.JobID, n, options, func(ch executor.LogChunk) error {
+		err := e.exec.ReadLog(ctx, r.JobID, n, options, func(ch executor.LogChunk) error {
 			return yield(LogChunk{
 				Attempt: n, Stream: ch.Stream.String(), At: ch.Time, Data: maskedBytes(ch.Data, secrets), Cursor: ch.Cursor, Gap: ch.Gap,
 			})
@@ -206,12 +213,12 @@ func (e *Engine) Logs(ctx context.Context, c Caller, r LogRequest, yield func(Lo
 // waitChange returns the job once it has a newer revision.
 func (e *Engine) waitChange(ctx context.Context, c Caller, old *jobs.Job) (*jobs.Job, error) {
 	for {
-		head := e.Store.Head()
+		head := e.store.Head()
 		job, err := e.visible(ctx, c, old.ID)
 		if err != nil || job.Revision > old.Revision {
 			return job, err
 		}
-		if err := e.Store.Wait(ctx, head); err != nil {
+		if err := e.store.Wait(ctx, head); err != nil {
 			return nil, err
 		}
 	}
@@ -240,12 +247,12 @@ func (e *Engine) Journal(ctx context.Context, c Caller, after uint64, limit int,
 			}
 		}
 		switch {
-		case e.Store.Head() > after:
+		case e.store.Head() > after:
 			continue
 		case !follow:
 			return nil
 		}
-		if err := e.Store.Wait(ctx, after); err != nil {
+		if err := e.store.Wait(ctx, after); err != nil {
 			return e.endOfStream(ctx, err)
 		}
 	}
@@ -253,7 +260,7 @@ func (e *Engine) Journal(ctx context.Context, c Caller, after uint64, limit int,
 
 // VerifyJournal walks the hash chain.
 func (e *Engine) VerifyJournal(ctx context.Context, _ Caller) (uint64, error) {
-	return e.Store.VerifyJournal(ctx)
+	return e.store.VerifyJournal(ctx)
 }
 
 // untilStopped gives a context that also ends when the engine stops.
