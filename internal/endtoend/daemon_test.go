@@ -333,7 +333,10 @@ func (d *daemon) macexec(args ...string) (code int, output string) {
 }
 
 // put writes a file into the default project.
-func (d *daemon) put(name, content string) { d.t.Helper(); d.write(filepath.Join(d.project, name), content) }
+func (d *daemon) put(name, content string) {
+	d.t.Helper()
+	d.write(filepath.Join(d.project, name), content)
+}
 
 // wantCode holds that a request was refused with a code, and returns the error.
 func wantCode(t *testing.T, err error, want string) *client.Error {

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/macexec/macexec/client"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
@@ -123,6 +125,34 @@ func TestG6_DestinationTakenMeanwhile(t *testing.T) {
 		}
 		d.wantNothingHidden()
 	}
+}
+
+// G6, G7: wherever the daemon is killed on the way, the file comes once and whole.
+func TestG6_KilledInEachPhase(t *testing.T) {
+	t.Parallel()
+	d, l := startDaemon(t), newLedgers(t)
+	phases := []macexecv1.JobPhase{
+		macexecv1.JobPhase_JOB_PHASE_STAGING, macexecv1.JobPhase_JOB_PHASE_RUNNING,
+		macexecv1.JobPhase_JOB_PHASE_VERIFYING, macexecv1.JobPhase_JOB_PHASE_PUBLISHING,
+	}
+	d.put("input.txt", strings.Repeat("i", 4*million))
+	for _, phase := range phases {
+		for try := range 3 {
+			name := fmt.Sprintf("%c_%s_%d", 'a'+try, strings.ToLower(phase.String()), try)
+			path := filepath.Join(d.project, name+".txt")
+			whole := strings.Repeat(name[:1], 4*million)
+			stop := watchFile(t, path, "", whole)
+			id := d.submit(call(name, "ledger_staged", l.args(name, "write:4194304").with("output", name+".txt").with("input", "input.txt"))).GetId()
+			d.awaitState(id, func(j *macexecv1.Job) bool { return j.GetPhase() >= phase || client.Settled(j.GetState()) })
+			d.kill()
+			d.start()
+			d.wait(id, completed)
+			stop()
+			wantFile(t, path, whole)
+			l.wantStarts(name, 1)
+		}
+	}
+	d.wantNothingHidden()
 }
 
 // wantNothingHidden holds that no temporary file is left in the project.
