@@ -1,192 +1,149 @@
 package keeper
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"unsafe"
 
+	"github.com/elastic/go-seccomp-bpf"
+	"github.com/landlock-lsm/go-landlock/landlock"
+	llsyscall "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 )
 
-// Landlock is used by its three system calls: the launcher has to restrict only
-// the thread that calls exec, and has to know exactly what is enforced.
-
 const (
-	readFileRights = unix.LANDLOCK_ACCESS_FS_READ_FILE
-	readRights     = readFileRights | unix.LANDLOCK_ACCESS_FS_READ_DIR
-	execRights     = readRights | unix.LANDLOCK_ACCESS_FS_EXECUTE
-	deviceRights   = readFileRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	readFileRights = llsyscall.AccessFSReadFile
+	readRights     = readFileRights | llsyscall.AccessFSReadDir
+	execRights     = readRights | llsyscall.AccessFSExecute
+	deviceRights   = readFileRights | llsyscall.AccessFSWriteFile | llsyscall.AccessFSTruncate
 	// fileRights are those that may be given on something that is not a folder.
-	fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
-		unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
-		unix.LANDLOCK_ACCESS_FS_IOCTL_DEV | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
+	fileRights = llsyscall.AccessFSExecute | llsyscall.AccessFSWriteFile |
+		llsyscall.AccessFSReadFile | llsyscall.AccessFSTruncate |
+		llsyscall.AccessFSIoctlDev | llsyscall.AccessFSResolveUnix
 	// writeRights leave out devices and execution: what a tool wrote it may not
 	// run, and it makes no device nodes.
-	writeRights = readRights | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
-		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
-		unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG |
-		unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
-		unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER |
-		unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
+	writeRights = readRights | llsyscall.AccessFSWriteFile | llsyscall.AccessFSTruncate |
+		llsyscall.AccessFSRemoveDir | llsyscall.AccessFSRemoveFile |
+		llsyscall.AccessFSMakeDir | llsyscall.AccessFSMakeReg |
+		llsyscall.AccessFSMakeSock | llsyscall.AccessFSMakeFifo |
+		llsyscall.AccessFSMakeSym | llsyscall.AccessFSRefer |
+		llsyscall.AccessFSResolveUnix
 )
 
-// landlockVersion is the kernel's ABI version, 0 if there is none.
+// landlockVersion is the ABI version to be enforced, 0 if there is none. It counts
+// as the library does, which refuses the scopes of a kernel that still lets a
+// thread signal out of them.
 func landlockVersion() int {
-	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno != 0 {
+	version, err := llsyscall.LandlockGetABIVersion()
+	if err != nil {
 		return 0
 	}
-	return int(v)
+	const scopes, scopesMended = 6, 0x2
+	if errata, err := llsyscall.LandlockGetErrata(); version >= scopes && (err != nil || errata&scopesMended == 0) {
+		version = scopes - 1
+	}
+	return min(version, len(landlockVersions())-1)
 }
 
-// rulesetFor is what a kernel of this ABI version can handle, and what the call
-// wants handled. Rights that the kernel does not know must not be named to it.
-func rulesetFor(version int, c Confine) unix.LandlockRulesetAttr {
-	var a unix.LandlockRulesetAttr
-	if version < 1 {
-		return a
+// landlockVersions is all that each version can handle.
+func landlockVersions() []landlock.Config {
+	return []landlock.Config{
+		{}, landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6,
+		landlock.V7, landlock.V8, landlock.V9, landlock.V10, landlock.V11,
 	}
-	a.Handled_access_fs = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1
-	if version >= 2 {
-		a.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
+}
+
+// rulesetFor is what the call wants handled of what the version can. It is never
+// enforced at best effort, which could silently be nothing at all.
+func rulesetFor(version int, c Confine) landlock.Config {
+	config := landlockVersions()[version]
+	if c.Network {
+		config.HandledAccessNet = 0
+		config.HandledAccessFS &^= llsyscall.AccessFSResolveUnix
+		config.Scoped &^= llsyscall.ScopeAbstractUnixSocket
 	}
-	if version >= 3 {
-		a.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
-	}
-	if version >= 4 && !c.Network {
-		a.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
-	}
-	if version >= 5 {
-		a.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
-	}
-	if version >= 6 {
-		a.Scoped = unix.LANDLOCK_SCOPE_SIGNAL
-		if !c.Network {
-			a.Scoped |= unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
-		}
-	}
-	if version >= 9 && !c.Network {
-		a.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
-	}
-	if version >= 10 && !c.Network {
-		a.Handled_access_net |= unix.LANDLOCK_ACCESS_NET_BIND_UDP | unix.LANDLOCK_ACCESS_NET_CONNECT_SEND_UDP
-	}
-	return a
+	return config
 }
 
 // ConfinementOn is what this host enforces.
 func ConfinementOn(c Confine) Confinement {
 	version := landlockVersion()
-	a := rulesetFor(version, c)
+	config := rulesetFor(version, c)
 	out := Confinement{Kind: "none", NoNewPrivileges: true}
 	if version > 0 {
 		out.Kind, out.Version = "landlock", version
 	}
-	out.Files = a.Handled_access_fs != 0
+	out.Files = config.HandledAccessFS != 0
 	out.Network = !c.Network && canFilter()
-	out.Signals = a.Scoped&unix.LANDLOCK_SCOPE_SIGNAL != 0
+	out.Signals = config.Scoped&llsyscall.ScopeSignal != 0
 	return out
 }
 
 // confine restricts the calling thread for ever.
 func confine(exe string, c Confine) error {
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+	if err := seccomp.SetNoNewPrivs(); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
-	version := landlockVersion()
-	if err := restrictFiles(exe, c, rulesetFor(version, c)); err != nil {
+	config := rulesetFor(landlockVersion(), c)
+	if err := restrictFiles(exe, c, config); err != nil {
 		return err
 	}
 	if c.Network || !canFilter() {
 		return nil
 	}
-	return refuseSockets(version >= unixSocketsConfined)
+	return refuseSockets(config.HandledAccessFS&llsyscall.AccessFSResolveUnix != 0)
 }
 
 // restrictFiles enforces the ruleset on the calling thread; without Landlock there
-// is nothing to enforce.
-func restrictFiles(exe string, c Confine, attr unix.LandlockRulesetAttr) error {
-	if attr.Handled_access_fs == 0 {
-		return nil
-	}
-	// An older kernel accepts the longer structure, as what it does not know is zero.
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET,
-		uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
-	if errno != 0 {
-		return fmt.Errorf("landlock ruleset: %w", errno)
-	}
-	ruleset := int(fd)
-	defer unix.Close(ruleset)
-	allow := func(path string, rights uint64, mayMiss bool) error {
-		err := allowBeneath(ruleset, path, rights&attr.Handled_access_fs)
-		if mayMiss && errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("allow %q: %w", path, err)
-		}
-		return nil
-	}
-	system := []string{"/usr", "/bin", "/sbin", "/etc", "/opt"}
-	libraries, err := filepath.Glob("/lib*")
+// is nothing to enforce. Only this thread matters, as exec ends the others, so
+// nothing has to be brought to all of them.
+func restrictFiles(exe string, c Confine, config landlock.Config) error {
+	rules, err := rulesFor(exe, c, config)
 	if err != nil {
 		return err
 	}
-	for _, path := range append(system, libraries...) {
-		if err := allow(path, execRights, true); err != nil {
-			return err
-		}
+	ruleset, flags, err := config.NewRulesetFD(rules...)
+	if err != nil {
+		return fmt.Errorf("landlock ruleset: %w", err)
 	}
-	if err := allow("/proc", readRights, true); err != nil {
-		return err
+	if ruleset < 0 {
+		return nil
 	}
-	for _, path := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"} {
-		if err := allow(path, deviceRights, true); err != nil {
-			return err
-		}
-	}
-	// A missing executable is better told by exec.
-	if err := allow(exe, execRights, true); err != nil {
-		return err
-	}
-	for _, path := range c.Read {
-		if err := allow(path, readRights, false); err != nil {
-			return err
-		}
-	}
-	for _, path := range c.Write {
-		if err := allow(path, writeRights, false); err != nil {
-			return err
-		}
-	}
-	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0); errno != 0 {
-		return fmt.Errorf("landlock restrict: %w", errno)
+	defer unix.Close(ruleset)
+	if err := llsyscall.LandlockRestrictSelf(ruleset, flags); err != nil {
+		return fmt.Errorf("landlock restrict: %w", err)
 	}
 	return nil
 }
 
-func allowBeneath(ruleset int, path string, rights uint64) error {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+// rulesFor is everything the tool may reach.
+func rulesFor(exe string, c Confine, config landlock.Config) ([]landlock.Rule, error) {
+	allow := func(path string, rights landlock.AccessFSSet) landlock.FSRule {
+		if st, err := os.Stat(path); err == nil && !st.IsDir() {
+			rights &= fileRights
+		}
+		return landlock.PathAccess(rights&config.HandledAccessFS, path)
+	}
+	libraries, err := filepath.Glob("/lib*")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
+	var rules []landlock.Rule
+	// A missing executable is better told by exec.
+	for _, path := range append(libraries, "/usr", "/bin", "/sbin", "/etc", "/opt", exe) {
+		rules = append(rules, allow(path, execRights).IgnoreIfMissing())
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		rights &= fileRights
+	rules = append(rules, allow("/proc", readRights).IgnoreIfMissing())
+	for _, path := range []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"} {
+		rules = append(rules, allow(path, deviceRights).IgnoreIfMissing())
 	}
-	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
-	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset),
-		unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
-	if errno != 0 {
-		return errno
+	for _, path := range c.Read {
+		rules = append(rules, allow(path, readRights))
 	}
-	return nil
+	for _, path := range c.Write {
+		rules = append(rules, allow(path, writeRights))
+	}
+	return rules, nil
 }
 
 // wrapped leaves the arguments as they are: the thread itself is confined.

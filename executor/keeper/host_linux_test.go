@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/landlock-lsm/go-landlock/landlock"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,24 +56,27 @@ func TestOwnIdentity(t *testing.T) {
 // does.
 func TestRulesetByVersion(t *testing.T) {
 	t.Parallel()
-	for version := range 12 {
+	for version := range landlockVersions() {
 		for _, network := range []bool{false, true} {
 			a := rulesetFor(version, Confine{Network: network})
-			has := func(rights, right uint64) bool { return rights&right != 0 }
+			fs := func(right landlock.AccessFSSet) bool { return a.HandledAccessFS&right != 0 }
+			net := func(right landlock.AccessNetSet) bool { return a.HandledAccessNet&right != 0 }
+			scoped := func(scope landlock.ScopedSet) bool { return a.Scoped&scope != 0 }
 			for _, c := range []struct {
 				name  string
 				from  int
 				given bool
 				want  bool
 			}{
-				{"files", 1, has(a.Handled_access_fs, unix.LANDLOCK_ACCESS_FS_READ_FILE), true},
-				{"refer", 2, has(a.Handled_access_fs, unix.LANDLOCK_ACCESS_FS_REFER), true},
-				{"truncate", 3, has(a.Handled_access_fs, unix.LANDLOCK_ACCESS_FS_TRUNCATE), true},
-				{"tcp", 4, has(a.Handled_access_net, unix.LANDLOCK_ACCESS_NET_CONNECT_TCP), !network},
-				{"ioctl", 5, has(a.Handled_access_fs, unix.LANDLOCK_ACCESS_FS_IOCTL_DEV), true},
-				{"signal", 6, has(a.Scoped, unix.LANDLOCK_SCOPE_SIGNAL), true},
-				{"unix", 9, has(a.Handled_access_fs, unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX), !network},
-				{"udp", 10, has(a.Handled_access_net, unix.LANDLOCK_ACCESS_NET_CONNECT_SEND_UDP), !network},
+				{"files", 1, fs(unix.LANDLOCK_ACCESS_FS_READ_FILE), true},
+				{"refer", 2, fs(unix.LANDLOCK_ACCESS_FS_REFER), true},
+				{"truncate", 3, fs(unix.LANDLOCK_ACCESS_FS_TRUNCATE), true},
+				{"tcp", 4, net(unix.LANDLOCK_ACCESS_NET_CONNECT_TCP), !network},
+				{"ioctl", 5, fs(unix.LANDLOCK_ACCESS_FS_IOCTL_DEV), true},
+				{"signal", 6, scoped(unix.LANDLOCK_SCOPE_SIGNAL), true},
+				{"abstract", 6, scoped(unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET), !network},
+				{"unix", 9, fs(unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX), !network},
+				{"udp", 10, net(unix.LANDLOCK_ACCESS_NET_CONNECT_SEND_UDP), !network},
 			} {
 				if want := version >= c.from && c.want; c.given != want {
 					t.Errorf("version %d, network %v: %s is %v", version, network, c.name, c.given)
@@ -84,10 +89,11 @@ func TestRulesetByVersion(t *testing.T) {
 // The filter, run by hand over what the kernel would show it.
 func TestSocketFilter(t *testing.T) {
 	t.Parallel()
-	if nativeArch() == 0 {
+	if nativeArch() == nil {
 		t.Skip("no filter for this architecture")
 	}
-	native := nativeArch()
+	const x32 = 0x40000000 // on the other architecture it is no call at all
+	native := uint32(nativeArch().ID)
 	for _, c := range []struct {
 		name          string
 		arch, nr, arg uint32
@@ -100,20 +106,24 @@ func TestSocketFilter(t *testing.T) {
 		{"socket unix", native, unix.SYS_SOCKET, unix.AF_UNIX, false, true},
 		{"socketpair", native, unix.SYS_SOCKETPAIR, unix.AF_UNIX, true, true},
 		{"io_uring", native, unix.SYS_IO_URING_SETUP, 1, false, false},
-		{"x32", native, foreignCall + unix.SYS_READ, 3, false, false},
+		{"x32", native, x32 + unix.SYS_READ, 3, false, false},
 		{"other architecture", unix.AUDIT_ARCH_I386, 3, 3, false, false},
 	} {
 		for allowUnix, want := range map[bool]bool{false: c.closed, true: c.open} {
-			if got := interpret(t, socketFilter(allowUnix), c.arch, c.nr, c.arg); got != want {
+			filter, err := socketFilter(allowUnix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := interpret(t, filter, c.arch, c.nr, c.arg); got != want {
 				t.Errorf("%s, unix allowed %v: allowed %v", c.name, allowUnix, got)
 			}
 		}
 	}
 }
 
-func interpret(t *testing.T, program []unix.SockFilter, arch, nr, arg uint32) bool {
+func interpret(t *testing.T, program []bpf.RawInstruction, arch, nr, arg uint32) bool {
 	t.Helper()
-	data := map[uint32]uint32{0: nr, 4: arch, 16: arg}
+	data := map[uint32]uint32{0: nr, 4: arch, 16: arg, 20: 0}
 	var acc uint32
 	for pc := 0; pc < len(program); pc++ {
 		in := program[pc]
@@ -124,7 +134,7 @@ func interpret(t *testing.T, program []unix.SockFilter, arch, nr, arg uint32) bo
 				pc += int(in.Jf)
 			}
 		}
-		switch in.Code {
+		switch in.Op {
 		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
 			acc = data[in.K]
 		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:

@@ -3,8 +3,12 @@ package keeper
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"unsafe"
 
+	"github.com/elastic/go-seccomp-bpf"
+	"github.com/elastic/go-seccomp-bpf/arch"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -13,71 +17,66 @@ import (
 // the tool. So a tool without network also gets a filter on the system calls that
 // make a socket. socketpair stays, as it leads nowhere else.
 
-// unixSocketsConfined is the Landlock version that confines unix sockets by path.
-const unixSocketsConfined = 9
-
-// foreignCall is the first call number of the x32 interface of amd64.
-const foreignCall = 0x40000000
-
-func nativeArch() uint32 {
+// nativeArch is nil where there may be other ways to make a socket than the ones
+// that socketFilter knows.
+func nativeArch() *arch.Info {
 	switch runtime.GOARCH {
 	case "amd64":
-		return unix.AUDIT_ARCH_X86_64
+		return arch.X86_64
 	case "arm64":
-		return unix.AUDIT_ARCH_AARCH64
+		return arch.AARCH64
 	default:
-		return 0
+		return nil
 	}
 }
 
 // canFilter reports whether the kernel can refuse a system call.
-func canFilter() bool {
-	const getActionAvail = 2
-	action := uint32(unix.SECCOMP_RET_ERRNO)
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, getActionAvail, 0, uintptr(unsafe.Pointer(&action)))
-	return errno == 0 && nativeArch() != 0
-}
+func canFilter() bool { return nativeArch() != nil && seccomp.Supported() }
 
 // socketFilter refuses every socket, or every one but unix sockets. Calls in
 // another architecture's numbers are refused whole, and so is io_uring, which can
 // make sockets without a call.
-func socketFilter(allowUnix bool) []unix.SockFilter {
-	// Offsets in struct seccomp_data; both architectures are little endian.
-	const number, arch, firstArgument = 0, 4, 16
-	load := func(offset uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+func socketFilter(allowUnix bool) ([]bpf.RawInstruction, error) {
+	const refuse = seccomp.ActionErrno | seccomp.Action(unix.EACCES)
+	native := nativeArch()
+	refused := seccomp.SyscallGroup{Names: []string{"io_uring_setup"}, Action: refuse}
+	if allowUnix {
+		refused.NamesWithCondtions = []seccomp.NameWithConditions{{
+			Name:       "socket",
+			Conditions: seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.NotEqual, Value: unix.AF_UNIX}},
+		}}
+	} else {
+		refused.Names = append(refused.Names, "socket")
 	}
-	jump := func(test uint16, k uint32, yes, no uint8) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, K: k, Jt: yes, Jf: no}
+	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{refused}}
+	program, err := policy.Assemble()
+	if err != nil {
+		return nil, err
 	}
-	answer := func(action uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: action}
-	}
-	domain := uint32(unix.AF_UNIX)
-	if !allowUnix {
-		domain = ^uint32(0) // no domain at all
-	}
-	return []unix.SockFilter{
-		load(arch),
-		jump(unix.BPF_JEQ, nativeArch(), 0, 7),
-		load(number),
-		jump(unix.BPF_JGE, foreignCall, 5, 0),
-		jump(unix.BPF_JEQ, unix.SYS_IO_URING_SETUP, 4, 0),
-		jump(unix.BPF_JEQ, unix.SYS_SOCKET, 0, 2),
-		load(firstArgument),
-		jump(unix.BPF_JEQ, domain, 0, 1),
-		answer(unix.SECCOMP_RET_ALLOW),
-		answer(unix.SECCOMP_RET_ERRNO | uint32(unix.EACCES)),
-	}
+	// The library gives calls in another architecture's numbers its default
+	// action, which must allow here: int 0x80 would open every socket. Hence this
+	// test of our own before its program, and our own loading of the whole.
+	const archOffset = 4 // in struct seccomp_data
+	return bpf.Assemble(slices.Concat([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: archOffset, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(native.ID), SkipTrue: 1},
+		bpf.RetConstant{Val: uint32(refuse)},
+	}, program))
 }
 
 // refuseSockets filters the calling thread for ever. It needs no_new_privs.
 func refuseSockets(allowUnix bool) error {
-	filter := socketFilter(allowUnix)
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	const setModeFilter = 1
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, setModeFilter, 0, uintptr(unsafe.Pointer(&program)))
-	runtime.KeepAlive(filter)
+	filter, err := socketFilter(allowUnix)
+	if err != nil {
+		return fmt.Errorf("seccomp: %w", err)
+	}
+	instructions := make([]unix.SockFilter, len(filter))
+	for i, in := range filter {
+		instructions[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	program := unix.SockFprog{Len: uint16(len(instructions)), Filter: &instructions[0]}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program)))
+	runtime.KeepAlive(instructions)
 	if errno != 0 {
 		return fmt.Errorf("seccomp: %w", errno)
 	}
