@@ -199,8 +199,9 @@ func (a *app) callCommand() *cobra.Command {
 			return err
 		}
 		if download != "" {
-			if err := os.MkdirAll(download, 0o755); err != nil {
-				return unwritable(err)
+			// Before the call: a folder that cannot be made is no reason to lose a result.
+			if err := makeFolder(download); err != nil {
+				return err
 			}
 		}
 		c, err := a.connect()
@@ -212,7 +213,7 @@ func (a *app) callCommand() *cobra.Command {
 			key = client.NewKey()
 			// Before anything is sent: whatever happens now, the same key repeats the
 			// call without starting it twice.
-			a.remark("key: %s", key)
+			a.remarkf("key: %s", key)
 		}
 		raw, err := a.arguments(ctx, c, &f, args[0])
 		if err != nil {
@@ -226,7 +227,7 @@ func (a *app) callCommand() *cobra.Command {
 			return withIDs(submitError(err, key), key, check.GetContext())
 		}
 		if job.GetReplayed() {
-			a.remark("replay: this key belongs to job %s; nothing new was started", job.GetId())
+			a.remarkf("replay: this key belongs to job %s; nothing new was started", job.GetId())
 		}
 		if detach {
 			return a.accepted(job)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 	"runtime"
@@ -43,6 +44,9 @@ func explainDemo(err error) error {
 			install = "brew install ffmpeg imagemagick sox"
 		}
 		return usagef(install, "the demo's tools need programs that are not here: %s", strings.Join(e.Programs, ", "))
+	}
+	if errors.Is(err, context.Canceled) {
+		return failed(exitFailed, jobs.CodeCallerGone, "the demo was interrupted", "macexec demo shows it from the beginning")
 	}
 	if e, ok := errors.AsType[*demo.FalseError](err); ok {
 		return failed(exitFailed, jobs.CodeInternal, e.Error(), "the demo's folder, which is named above, holds serve.log")

@@ -56,7 +56,7 @@ func (a *app) filesGetCommand() *cobra.Command {
 		if err := a.fetch(ctx, c, args[0], path); err != nil {
 			return err
 		}
-		a.remark("downloaded %s (%s)", path, show.Size(info.GetSize()))
+		a.remarkf("downloaded %s (%s)", path, show.Size(info.GetSize()))
 		return a.printFiles([]*macexecv1.FileInfo{info})
 	})
 	cmd.Flags().StringVar(&to, "to", "", "the file to write, or - for stdout (its own name, here); nothing is replaced")

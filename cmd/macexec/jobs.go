@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -74,7 +75,7 @@ func (a *app) jobsListCommand() *cobra.Command {
 			return beforehand(err)
 		}
 		for id, why := range damaged {
-			a.remark("the record of job %s is damaged: %s", id, why)
+			a.remarkf("the record of job %s is damaged: %s", id, why)
 		}
 		return a.printJobs(jobs)
 	})
@@ -122,9 +123,7 @@ func recentJobs(ctx context.Context, c *client.Client, want *macexecv1.ListJobsR
 					jobs = append(jobs, job)
 				}
 			}
-			for id, why := range resp.GetDamaged() {
-				damaged[id] = why
-			}
+			maps.Copy(damaged, resp.GetDamaged())
 			if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
 				return nil
 			}

@@ -24,8 +24,8 @@ func reached(ctx context.Context, c *client.Client) error {
 
 // streamed is the end of a stream: a person who ends it has seen enough.
 func streamed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if err == nil || ctx.Err() != nil {
+		return nil //nolint:nilerr // the error is only that the person left
 	}
 	return beforehand(err)
 }
@@ -120,7 +120,7 @@ func (a *app) jobsLogsCommand() *cobra.Command {
 			}
 			if gap := chunk.GetGapBytes(); gap > 0 {
 				// Promise G12: a reader is told of every gap.
-				a.remark("… %d bytes are missing here …", gap)
+				a.remarkf("… %d bytes are missing here …", gap)
 			}
 			_, err := out.Write(chunk.GetData())
 			return err

@@ -72,9 +72,9 @@ func (a *app) printLine(line string) error {
 	return nil
 }
 
-// remark tells a person something on stderr that is no result.
-func (a *app) remark(format string, args ...any) {
-	fmt.Fprintf(a.Err, "%s\n", show.Line(fmt.Sprintf(format, args...))) //nolint:errcheck // a remark may get lost
+// remarkf tells a person something on stderr that is no result.
+func (a *app) remarkf(format string, args ...any) {
+	fmt.Fprintf(a.Err, "%s\n", show.Line(fmt.Sprintf(format, args...)))
 }
 
 // list writes a list: one document per line with -o json, one id per line with

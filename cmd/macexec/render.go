@@ -74,8 +74,13 @@ func writeJob(w io.Writer, job *macexecv1.Job, wide, colour bool) error {
 	if err := writeJSON(w, "result", job.GetResult()); err != nil {
 		return err
 	}
-	if len(job.GetLogTail()) > 0 {
-		if _, err := fmt.Fprintf(w, "last log lines:\n  %s\n", show.Text(strings.Join(job.GetLogTail(), "\n  "))); err != nil {
+	for i, line := range job.GetLogTail() {
+		if i == 0 {
+			line = "last log lines:\n  " + show.Line(line)
+		} else {
+			line = "  " + show.Line(line)
+		}
+		if _, err := io.WriteString(w, line+"\n"); err != nil {
 			return err
 		}
 	}
@@ -108,7 +113,9 @@ func wideJob(f *fields, job *macexecv1.Job) {
 	f.add("trace", job.GetCall().GetContext().GetTraceId())
 	f.add("fingerprint", job.GetFingerprint())
 	f.add("arguments", string(job.GetCall().GetArguments()))
-	f.add("decision", document.Word(job.GetDecision().GetEffect())+": "+job.GetDecision().GetReason())
+	if d := job.GetDecision(); d != nil {
+		f.add("decision", document.Word(d.GetEffect())+": "+d.GetReason())
+	}
 	if b := job.GetApproval().GetBinding(); b != nil {
 		f.add("binding", b.GetDigest())
 	}

@@ -59,7 +59,7 @@ func testMain(m *testing.M) int {
 // What commands print with -o json is held against schemas/ each time.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	root, err := os.MkdirTemp("/tmp", "mx") // socket paths are short
+	root, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
 	if err != nil {
 		t.Fatal(err)
 	}

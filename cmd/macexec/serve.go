@@ -23,7 +23,7 @@ func (a *app) serveCommand() *cobra.Command {
 		}
 		return serve(cmd.Context(), serveOptions{
 			State: state, Version: buildVersion().Version,
-			Ready: func(address string) { a.remark("ready: %s", address) },
+			Ready: func(address string) { a.remarkf("ready: %s", address) },
 		}, a.stdio)
 	})
 }

@@ -36,7 +36,7 @@ func (a *app) toolsListCommand() *cobra.Command {
 			}
 			tools = append(tools, resp.GetTools()...)
 			for _, problem := range resp.GetProblems() {
-				a.remark("the manifest %s is not used: %s", problem.GetFile(), problem.GetMessage())
+				a.remarkf("the manifest %s is not used: %s", problem.GetFile(), problem.GetMessage())
 			}
 			if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
 				break

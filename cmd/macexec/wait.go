@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,11 +33,13 @@ func (a *app) follow(ctx context.Context, c *client.Client, job *macexecv1.Job, 
 	}
 	switch {
 	case why != "":
-		a.remark("%s", why)
-		a.remark("%s", jobGoesOn(job.GetId()))
+		a.remarkf("%s", why)
+		a.remarkf("%s", jobGoesOn(job.GetId()))
 	case exitOfJob(job) != exitOK:
 		a.remarkEnd(job)
-	case w.download != "":
+	}
+	if w.download != "" && client.Settled(job.GetState()) {
+		// Also of a job that failed: its artifacts are kept when their place was taken.
 		if err := a.download(ctx, c, job, w.download); err != nil {
 			return err
 		}
@@ -76,7 +79,13 @@ func (a *app) wait(ctx context.Context, c *client.Client, job *macexecv1.Job, w 
 	if last == nil {
 		last = job
 	}
-	last.Replayed, last.RequestContext, last.Warnings = job.GetReplayed(), job.GetRequestContext(), job.GetWarnings()
+	// What was said about this submission is true of the job as it is now, too.
+	last.Replayed, last.RequestContext = job.GetReplayed(), job.GetRequestContext()
+	for _, warning := range job.GetWarnings() {
+		if !slices.Contains(last.GetWarnings(), warning) {
+			last.Warnings = append(last.Warnings, warning)
+		}
+	}
 	switch {
 	case err == nil:
 		return last, ""
@@ -145,7 +154,7 @@ func waitsFor(job *macexecv1.Job) string {
 }
 
 func (a *app) remarkApproval(job *macexecv1.Job) {
-	a.remark("job %s waits for approval: macexec jobs approve %s, or macexec jobs deny %s", job.GetId(), job.GetId(), job.GetId())
+	a.remarkf("job %s waits for approval: macexec jobs approve %s, or macexec jobs deny %s", job.GetId(), job.GetId(), job.GetId())
 }
 
 // remarkEnd says on stderr why a job is not completed and what can be done.
@@ -191,8 +200,8 @@ func afterwards(job *macexecv1.Job) string {
 // download fetches every artifact of a job into a folder. Nothing that is there is
 // replaced.
 func (a *app) download(ctx context.Context, c *client.Client, job *macexecv1.Job, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return unwritable(err)
+	if err := makeFolder(dir); err != nil {
+		return err
 	}
 	for _, artifact := range job.GetArtifacts() {
 		reference := "job:" + job.GetId() + "/" + artifact.GetName()
@@ -204,7 +213,15 @@ func (a *app) download(ctx context.Context, c *client.Client, job *macexecv1.Job
 		if err := a.fetch(ctx, c, reference, path); err != nil {
 			return err
 		}
-		a.remark("downloaded %s (%s)", path, show.Size(info.GetSize()))
+		a.remarkf("downloaded %s (%s)", path, show.Size(info.GetSize()))
+	}
+	return nil
+}
+
+// makeFolder makes a folder of the caller's own, as mkdir -p does.
+func makeFolder(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the umask decides who may look
+		return unwritable(err)
 	}
 	return nil
 }

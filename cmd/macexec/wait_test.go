@@ -39,7 +39,7 @@ func (w *terminal) String() string {
 // A signal while a call waits ends the wait and not the job.
 func TestInterruptDetaches(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("/tmp", "mx")
+	dir, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
 	if err != nil {
 		t.Fatal(err)
 	}

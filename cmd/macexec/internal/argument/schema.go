@@ -46,8 +46,8 @@ type node struct {
 	Enum  []json.RawMessage `json:"enum"`
 	Const json.RawMessage   `json:"const"`
 	Ref   string            `json:"$ref"`
-	AnyOf []node            `json:"anyOf"`
-	OneOf []node            `json:"oneOf"`
+	AnyOf []node            `json:"anyOf"` //nolint:tagliatelle // JSON Schema's own name
+	OneOf []node            `json:"oneOf"` //nolint:tagliatelle // as above
 }
 
 // UnmarshalJSON also takes the schemas true and false, which tell no type.

@@ -73,7 +73,7 @@ func (d *show) command(ctx context.Context, args ...string) *exec.Cmd {
 // macexec shows a command line, runs it with -o json, reads its one document into
 // out, and checks its exit code.
 func (d *show) macexec(ctx context.Context, wantExit int, out any, args ...string) error {
-	d.say("   $ %s", shown(args))
+	d.sayf("   $ %s", shown(args))
 	return d.quietly(ctx, wantExit, out, args...)
 }
 
@@ -84,6 +84,9 @@ func (d *show) quietly(ctx context.Context, wantExit int, out any, args ...strin
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	exit := 0
 	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		failed, ok := errors.AsType[*exec.ExitError](err)
 		if !ok {
 			return err
@@ -91,8 +94,8 @@ func (d *show) quietly(ctx context.Context, wantExit int, out any, args ...strin
 		exit = failed.ExitCode()
 	}
 	if exit != wantExit {
-		d.say("%s%s", stderr.String(), stdout.String())
-		return claim(false, "%s ends with exit code %d (it was %d)", shown(args), wantExit, exit)
+		d.sayf("%s%s", stderr.String(), stdout.String())
+		return claimf(false, "%s ends with exit code %d (it was %d)", shown(args), wantExit, exit)
 	}
 	if err := json.Unmarshal(stdout.Bytes(), out); err != nil {
 		return fmt.Errorf("%s did not print one JSON document: %w", shown(args), err)
@@ -133,7 +136,7 @@ func (d *show) watch(ctx context.Context, id string, see func(event) bool) error
 		}
 		if see(e) {
 			cancel()
-			_ = cmd.Wait() //nolint:errcheck // it was just killed
+			_ = cmd.Wait() // it was just killed
 			return nil
 		}
 	}
@@ -166,10 +169,10 @@ func (d *show) startDaemon(ctx context.Context) error {
 	started := &daemon{cmd: cmd, ready: make(chan string, 1), gone: make(chan struct{})}
 	go func() {
 		defer close(started.gone)
-		defer log.Close() //nolint:errcheck // a log
+		defer log.Close()
 		lines := bufio.NewScanner(stderr)
 		for lines.Scan() {
-			fmt.Fprintln(log, lines.Text()) //nolint:errcheck // as above
+			fmt.Fprintln(log, lines.Text())
 			if address, ok := strings.CutPrefix(lines.Text(), "ready: "); ok {
 				started.ready <- address
 			}
@@ -220,7 +223,7 @@ func (d *show) cancelOpenJobs(ctx context.Context) {
 	}
 	for id := range strings.FieldsSeq(string(ids)) {
 		if d.command(ctx, "jobs", "cancel", id).Run() == nil {
-			_ = d.command(ctx, "jobs", "wait", id, "--wait", "10s").Run() //nolint:errcheck // the best that can be done
+			_ = d.command(ctx, "jobs", "wait", id, "--wait", "10s").Run()
 		}
 	}
 }

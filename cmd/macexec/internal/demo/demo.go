@@ -38,10 +38,12 @@ func (e *FalseError) Error() string { return "this should be true and is not: " 
 
 // Run runs every step and returns the first error.
 func Run(ctx context.Context, o Options) error {
-	if missing := missingPrograms(); len(missing) > 0 {
-		return &MissingError{missing}
+	// The demo itself makes longer videos with it.
+	if _, err := exec.LookPath("ffmpeg"); err != nil {
+		return &MissingError{[]string{"ffmpeg"}}
 	}
-	dir, err := os.MkdirTemp("", "macexec-demo-")
+	// Not in TMPDIR, which may be too long for the path of a socket.
+	dir, err := os.MkdirTemp("/tmp", "macexec-demo-")
 	if err != nil {
 		return err
 	}
@@ -50,27 +52,14 @@ func Run(ctx context.Context, o Options) error {
 	// Whatever happened, nothing of the demo goes on afterwards.
 	err = errors.Join(err, d.end())
 	if err == nil {
-		d.say("\nEverything above was checked, in %.1f seconds. The demo's folder is removed.", time.Since(d.began).Seconds())
+		d.sayf("\nEverything above was checked, in %.1f seconds. The demo's folder is removed.", time.Since(d.began).Seconds())
 		return os.RemoveAll(dir)
 	}
-	d.say("\nThe demo's folder is kept, to look at: %s", dir)
+	if _, ok := errors.AsType[*MissingError](err); ok {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	d.sayf("\nThe demo's folder is kept, to look at: %s", dir)
 	return err
-}
-
-// missingPrograms lists what the demo's tools need and is not on the path.
-func missingPrograms() []string {
-	var missing []string
-	for _, name := range []string{"ffmpeg", "ffprobe"} {
-		if _, err := exec.LookPath(name); err != nil {
-			missing = append(missing, name)
-		}
-	}
-	for _, name := range []string{"magick", "identify"} {
-		if _, err := exec.LookPath(name); err == nil {
-			return missing
-		}
-	}
-	return append(missing, "ImageMagick (magick, or identify and convert)")
 }
 
 // show is one run of the demo.
@@ -104,25 +93,25 @@ func (d *show) title(text string) {
 	if d.Colour {
 		line = "\x1b[1m" + line + "\x1b[0m"
 	}
-	d.say("\n%s", line)
+	d.sayf("\n%s", line)
 }
 
-func (d *show) say(format string, args ...any) {
-	fmt.Fprintf(d.Out, format+"\n", args...) //nolint:errcheck // a reader that left misses the rest
+func (d *show) sayf(format string, args ...any) {
+	fmt.Fprintf(d.Out, format+"\n", args...)
 }
 
-// proved says what a step has shown, once it is checked.
-func (d *show) proved(format string, args ...any) {
+// provedf says what a step has shown, once it is checked.
+func (d *show) provedf(format string, args ...any) {
 	mark := "   ok: "
 	if d.Colour {
 		mark = "   \x1b[32mok:\x1b[0m "
 	}
-	d.say(mark+format, args...)
+	d.sayf(mark+format, args...)
 }
 
-// claim returns an error unless the claim is true.
-func claim(true bool, format string, args ...any) error {
-	if true {
+// claimf returns an error unless the claim is true.
+func claimf(holds bool, format string, args ...any) error {
+	if holds {
 		return nil
 	}
 	return &FalseError{fmt.Sprintf(format, args...)}

@@ -9,23 +9,52 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
 
 func (d *show) start(ctx context.Context) error {
 	d.title("A daemon starts in an empty folder")
-	d.say("   $ macexec serve")
+	d.sayf("   $ macexec serve")
 	if err := d.startDaemon(ctx); err != nil {
 		return err
 	}
-	var project struct{ Name, Root string }
+	var project struct {
+		Name string `json:"name"`
+		Root string `json:"root"`
+	}
 	if err := d.quietly(ctx, 0, &project, "projects", "list"); err != nil {
 		return err
 	}
 	d.files = project.Root
-	d.proved("it takes calls, from this user only, and calls may touch only the files in the project %q", project.Name)
-	return claim(project.Name == "default", "the first project is called default, not %q", project.Name)
+	if err := d.complete(ctx); err != nil {
+		return err
+	}
+	d.provedf("it takes calls, from this user only, and calls may touch only the files in the project %q", project.Name)
+	return claimf(project.Name == "default", "the first project is called default, not %q", project.Name)
+}
+
+// complete asks the daemon whether the demo's tools have the programs they need.
+func (d *show) complete(ctx context.Context) error {
+	var missing []string
+	for _, name := range []string{"inspect_image", "inspect_audio", "inspect_video", "convert_image", "export_video", "delete_asset"} {
+		var tool struct {
+			Available bool     `json:"available"`
+			Missing   []string `json:"missing"`
+		}
+		if err := d.quietly(ctx, 0, &tool, "tools", "show", name); err != nil {
+			return err
+		}
+		if !tool.Available {
+			missing = append(missing, tool.Missing...)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	return &MissingError{slices.Compact(missing)}
 }
 
 func (d *show) inspect(ctx context.Context) error {
@@ -48,15 +77,15 @@ func (d *show) inspect(ctx context.Context) error {
 		var facts []string
 		for _, field := range one.fields {
 			value, ok := done.Result[field]
-			if err := claim(ok && value != nil, "the result of %s says %s", one.tool, field); err != nil {
+			if err := claimf(ok && value != nil, "the result of %s says %s", one.tool, field); err != nil {
 				return err
 			}
 			facts = append(facts, fmt.Sprintf("%s %v", strings.ReplaceAll(field, "_", " "), value))
 		}
-		if err := claim(done.State == "completed" && done.SideEffect == "none", "%s is completed without a side effect", one.tool); err != nil {
+		if err := claimf(done.State == "completed" && done.SideEffect == "none", "%s is completed without a side effect", one.tool); err != nil {
 			return err
 		}
-		d.proved("%s", strings.Join(facts, ", "))
+		d.provedf("%s", strings.Join(facts, ", "))
 	}
 	return nil
 }
@@ -73,22 +102,24 @@ func (d *show) convert(ctx context.Context) error {
 // published checks that a completed job put its file into the project.
 func (d *show) published(done job, name string) error {
 	info, err := os.Stat(filepath.Join(d.files, name))
-	if err := claim(err == nil, "%s is in the project: %v", name, err); err != nil {
+	if err := claimf(err == nil, "%s is in the project: %v", name, err); err != nil {
 		return err
 	}
-	if err := claim(done.State == "completed" && len(done.Artifacts) == 1 && done.Artifacts[0].Size == info.Size() && done.Artifacts[0].Path == name,
+	if err := claimf(done.State == "completed" && len(done.Artifacts) == 1 && done.Artifacts[0].Size == info.Size() && done.Artifacts[0].Path == name,
 		"the job names %s with its %d bytes", name, info.Size()); err != nil {
 		return err
 	}
-	d.proved("%s, %d bytes, SHA-256 %.12s…", name, info.Size(), done.Artifacts[0].SHA256)
+	d.provedf("%s, %d bytes, SHA-256 %.12s…", name, info.Size(), done.Artifacts[0].SHA256)
 	return nil
 }
 
 const exportKey = "demo-export-1"
 
 func (d *show) exportArgs(key, input, output string, more ...string) []string {
-	return append([]string{"call", "export_video", "--key", key, "-a", "project_id=default", "-a", "input=@" + input,
-		"-a", "output=" + output, "-a", "format=mp4", "-a", "resolution=source", "-a", "include_audio=true"}, more...)
+	return append([]string{
+		"call", "export_video", "--key", key, "-a", "project_id=default", "-a", "input=@" + input,
+		"-a", "output=" + output, "-a", "format=mp4", "-a", "resolution=source", "-a", "include_audio=true",
+	}, more...)
 }
 
 // longer makes a longer video of the clip, without encoding anything.
@@ -110,13 +141,13 @@ func (d *show) export(ctx context.Context) error {
 	if err := d.macexec(ctx, 0, &accepted, d.exportArgs(exportKey, "trip.mp4", "trip-export.mp4", "--detach")...); err != nil {
 		return err
 	}
-	d.say("   $ macexec jobs watch %s", accepted.ID)
+	d.sayf("   $ macexec jobs watch %s", accepted.ID)
 	reports, before := 0, -1.0
 	var backwards error
 	err := d.watch(ctx, accepted.ID, func(e event) bool {
 		if e.Progress != nil && e.Progress.Percent != nil {
 			reports++
-			backwards = errors.Join(backwards, claim(*e.Progress.Percent >= before, "progress never goes back (%.1f after %.1f)", *e.Progress.Percent, before))
+			backwards = errors.Join(backwards, claimf(*e.Progress.Percent >= before, "progress never goes back (%.1f after %.1f)", *e.Progress.Percent, before))
 			before = *e.Progress.Percent
 			if d.Progress != nil {
 				d.Progress(fmt.Sprintf("   %3.0f%% %s", before, e.Progress.Rate))
@@ -130,13 +161,13 @@ func (d *show) export(ctx context.Context) error {
 	if err := errors.Join(err, backwards); err != nil {
 		return err
 	}
-	if err := claim(reports > 0, "progress was reported while it ran"); err != nil {
+	if err := claimf(reports > 0, "progress was reported while it ran"); err != nil {
 		return err
 	}
 	if err := d.quietly(ctx, 0, &d.exported, "jobs", "wait", accepted.ID); err != nil {
 		return err
 	}
-	d.proved("%d reports of progress on the way", reports)
+	d.provedf("%d reports of progress on the way", reports)
 	return d.published(d.exported, "trip-export.mp4")
 }
 
@@ -154,11 +185,11 @@ func (d *show) repeat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := claim(again.Replayed && again.ID == d.exported.ID && len(again.Attempts) == 1, "job %s is returned as a replay", d.exported.ID); err != nil {
+	if err := claimf(again.Replayed && again.ID == d.exported.ID && len(again.Attempts) == 1, "job %s is returned as a replay", d.exported.ID); err != nil {
 		return err
 	}
-	d.proved("job %s, replayed; still %d jobs", again.ID, len(after))
-	return claim(len(before) == len(after), "there are as many jobs as before (%d, now %d)", len(before), len(after))
+	d.provedf("job %s, replayed; still %d jobs", again.ID, len(after))
+	return claimf(len(before) == len(after), "there are as many jobs as before (%d, now %d)", len(before), len(after))
 }
 
 // jobs lists every job's id.
@@ -173,10 +204,10 @@ func (d *show) conflict(ctx context.Context) error {
 	if err := d.macexec(ctx, 9, &no, d.exportArgs(exportKey, "trip.mp4", "other.mp4")...); err != nil {
 		return err
 	}
-	if err := claim(no.Code == "IDEMPOTENCY_KEY_CONFLICT" && no.JobID == d.exported.ID, "the conflict names job %s", d.exported.ID); err != nil {
+	if err := claimf(no.Code == "IDEMPOTENCY_KEY_CONFLICT" && no.JobID == d.exported.ID, "the conflict names job %s", d.exported.ID); err != nil {
 		return err
 	}
-	d.proved("%s, and it names the key's job %s", no.Code, no.JobID)
+	d.provedf("%s, and it names the key's job %s", no.Code, no.JobID)
 	return nil
 }
 
@@ -187,12 +218,12 @@ func (d *show) wrongCall(ctx context.Context) error {
 	if err := os.WriteFile(path, []byte(args), 0o600); err != nil {
 		return err
 	}
-	d.say("   %s", args)
+	d.sayf("   %s", args)
 	var no refusal
 	if err := d.macexec(ctx, 3, &no, "call", "export_video", "--key", "demo-wrong", "--args", "wrong.json"); err != nil {
 		return err
 	}
-	if err := claim(no.Verdicts.Syntax && !no.Verdicts.Schema && !no.Verdicts.Business, "the verdicts are: syntax true, schema false, business false"); err != nil {
+	if err := claimf(no.Verdicts.Syntax && !no.Verdicts.Schema && !no.Verdicts.Business, "the verdicts are: syntax true, schema false, business false"); err != nil {
 		return err
 	}
 	for _, f := range no.Findings {
@@ -200,9 +231,9 @@ func (d *show) wrongCall(ctx context.Context) error {
 		if where == "" {
 			where = "the arguments"
 		}
-		d.say("   %s: %s", where, f.Message)
+		d.sayf("   %s: %s", where, f.Message)
 		if f.Hint != "" {
-			d.say("       hint: %s", f.Hint)
+			d.sayf("       hint: %s", f.Hint)
 		}
 	}
 	named := func(pointer string) bool {
@@ -213,10 +244,10 @@ func (d *show) wrongCall(ctx context.Context) error {
 		}
 		return false
 	}
-	if err := claim(named("/include_audio"), "a finding points at /include_audio"); err != nil {
+	if err := claimf(named("/include_audio"), "a finding points at /include_audio"); err != nil {
 		return err
 	}
-	d.proved("syntax valid, schema invalid, business not reached; the key is still free")
+	d.provedf("syntax valid, schema invalid, business not reached; the key is still free")
 	return d.free(ctx, "demo-wrong")
 }
 
@@ -226,7 +257,7 @@ func (d *show) free(ctx context.Context, key string) error {
 	if err := d.quietly(ctx, 10, &no, "jobs", "show", "--key", key); err != nil {
 		return err
 	}
-	return claim(no.Code == "JOB_NOT_FOUND", "the key %s is free", key)
+	return claimf(no.Code == "JOB_NOT_FOUND", "the key %s is free", key)
 }
 
 func (d *show) approval(ctx context.Context) error {
@@ -237,10 +268,10 @@ func (d *show) approval(ctx context.Context) error {
 		return err
 	}
 	_, err := os.Stat(asset)
-	if err := claim(asked.State == "awaiting_approval" && len(asked.Attempts) == 0 && err == nil, "the job waits, and the file is there"); err != nil {
+	if err := claimf(asked.State == "awaiting_approval" && len(asked.Attempts) == 0 && err == nil, "the job waits, and the file is there"); err != nil {
 		return err
 	}
-	d.proved("the job is %s; the file is still there", strings.ReplaceAll(asked.State, "_", " "))
+	d.provedf("the job is %s; the file is still there", strings.ReplaceAll(asked.State, "_", " "))
 	var approved, done job
 	if err := d.macexec(ctx, 0, &approved, "jobs", "approve", asked.ID, "--reason", "only a demo"); err != nil {
 		return err
@@ -249,17 +280,17 @@ func (d *show) approval(ctx context.Context) error {
 		return err
 	}
 	_, err = os.Stat(asset)
-	if err := claim(done.State == "completed" && errors.Is(err, fs.ErrNotExist), "the job is completed and the file is gone"); err != nil {
+	if err := claimf(done.State == "completed" && errors.Is(err, fs.ErrNotExist), "the job is completed and the file is gone"); err != nil {
 		return err
 	}
 	trashed, err := d.inTrash("photo.png")
 	if err != nil {
 		return err
 	}
-	if err := claim(trashed != "", "the file is in the project's trash"); err != nil {
+	if err := claimf(trashed != "", "the file is in the project's trash"); err != nil {
 		return err
 	}
-	d.proved("after approval it ran; the file is in the project's trash")
+	d.provedf("after approval it ran; the file is in the project's trash")
 	return nil
 }
 
@@ -292,12 +323,12 @@ func (d *show) crash(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := claim(at >= 0, "the export was seen in the middle"); err != nil {
+	if err := claimf(at >= 0, "the export was seen in the middle"); err != nil {
 		return err
 	}
-	d.say("   $ kill -9 %d   (the export is at %.1f%%)", d.daemon.cmd.Process.Pid, at)
-	_ = d.signal(syscall.SIGKILL) //nolint:errcheck // killed, as it should be
-	d.say("   $ macexec serve")
+	d.sayf("   $ kill -9 %d   (the export is at %.1f%%)", d.daemon.cmd.Process.Pid, at)
+	_ = d.signal(syscall.SIGKILL)
+	d.sayf("   $ macexec serve")
 	if err := d.startDaemon(ctx); err != nil {
 		return err
 	}
@@ -305,10 +336,10 @@ func (d *show) crash(ctx context.Context) error {
 	if err := d.macexec(ctx, 0, &done, "jobs", "wait", accepted.ID); err != nil {
 		return err
 	}
-	if err := claim(len(done.Attempts) == 1, "it was started once (%d attempts)", len(done.Attempts)); err != nil {
+	if err := claimf(len(done.Attempts) == 1, "it was started once (%d attempts)", len(done.Attempts)); err != nil {
 		return err
 	}
-	d.proved("one attempt: the export went on without the daemon and was taken up again")
+	d.provedf("one attempt: the export went on without the daemon and was taken up again")
 	return d.published(done, "long-export.mp4")
 }
 
@@ -328,18 +359,20 @@ func (d *show) journal(ctx context.Context) error {
 	entries := json.NewDecoder(strings.NewReader(string(out)))
 	count := 0
 	for entries.More() {
-		var entry struct{ Seq int }
+		var entry struct {
+			Seq int `json:"seq"`
+		}
 		if err := entries.Decode(&entry); err != nil {
 			return err
 		}
 		count++
-		if err := claim(entry.Seq == count, "entry %d follows entry %d", entry.Seq, count-1); err != nil {
+		if err := claimf(entry.Seq == count, "entry %d follows entry %d", entry.Seq, count-1); err != nil {
 			return err
 		}
 	}
-	if err := claim(report.OK && report.Good == count && count > 0, "all %d entries are good (%d)", count, report.Good); err != nil {
+	if err := claimf(report.OK && report.Good == count && count > 0, "all %d entries are good (%d)", count, report.Good); err != nil {
 		return err
 	}
-	d.proved("%d entries, and every one is as it was written", count)
+	d.provedf("%d entries, and every one is as it was written", count)
 	return nil
 }

@@ -16,7 +16,7 @@ func TestLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"plain":                 "plain",
-		"žluťoučký 日本 \u00a0":   "žluťoučký 日本 \u00a0",
+		"žluťoučký Ω→ \u00a0":   "žluťoučký Ω→ \u00a0",
 		"a\x1b[31mred":          `a\x1b[31mred`,
 		"a\nb\tc\rd":            `a\nb\tc\rd`,
 		"\x00\x7f\u0085":        `\x00\x7f\u0085`,

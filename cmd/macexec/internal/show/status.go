@@ -28,7 +28,7 @@ func (s *Status) Set(text string) {
 		runes = runes[:width-1]
 	}
 	s.shown = text
-	fmt.Fprintf(s.w, "\r\x1b[2K%s", string(runes)) //nolint:errcheck // a terminal that is gone has no reader
+	fmt.Fprintf(s.w, "\r\x1b[2K%s", string(runes))
 }
 
 // Clear takes the line away.
@@ -37,7 +37,7 @@ func (s *Status) Clear() {
 		return
 	}
 	s.shown = ""
-	fmt.Fprint(s.w, "\r\x1b[2K") //nolint:errcheck // as in Set
+	fmt.Fprint(s.w, "\r\x1b[2K")
 }
 
 // Bar draws a percentage.

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/proto/document"
+	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
+)
+
+// answers is a daemon that answers a submission as its key says: with an error of
+// that code, or with a job in that state. It stands for what a real daemon only
+// answers after days, or after an accident.
+type answers struct {
+	macexecv1.UnimplementedJobServiceServer
+}
+
+const hostile = "title\x1b]0;owned\x07 and \u202egpj.exe\nError: forged"
+
+func (answers) SubmitJob(_ context.Context, req *macexecv1.SubmitJobRequest) (*macexecv1.SubmitJobResponse, error) {
+	key := req.GetIdempotencyKey()
+	if info, ok := jobs.Codes()[jobs.Code(key)]; ok {
+		class, _ := document.Enum[macexecv1.ErrorClass](string(info.Class))
+		action, _ := document.Enum[macexecv1.UserAction](string(info.Action))
+		st, err := status.New(codes.FailedPrecondition, key).WithDetails(&macexecv1.Error{
+			Class: class, Code: key, Message: hostile, UserAction: action, Key: key, JobId: "J",
+			Findings: []*macexecv1.Finding{{Pointer: "/" + hostile, Message: hostile, Hint: hostile}},
+			Metadata: map[string]string{"name": hostile},
+			Decision: &macexecv1.Decision{Effect: macexecv1.DecisionEffect_DECISION_EFFECT_DENY, Rules: []string{hostile}, Reason: hostile},
+		})
+		if err != nil {
+			return nil, err
+		}
+		return nil, st.Err()
+	}
+	state, _ := document.Enum[macexecv1.JobState](key)
+	return &macexecv1.SubmitJobResponse{Replayed: true, Job: &macexecv1.Job{
+		Id: "J", Key: key, State: state, Message: hostile, Cause: hostile, LogTail: []string{hostile},
+		Warnings: []string{hostile}, Result: []byte(`{"text": "` + "\u202e" + `"}`),
+		Artifacts: []*macexecv1.Artifact{{Name: hostile, MediaType: hostile, Path: hostile, Project: hostile}},
+	}}, nil
+}
+
+func answeringDaemon(t *testing.T) (address string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	listener, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	macexecv1.RegisterJobServiceServer(server, answers{})
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Errorf("the daemon: %v", err)
+		}
+	})
+	return "unix:" + listener.Addr().String()
+}
+
+func TestCallExitsAsItIsAnswered(t *testing.T) {
+	t.Parallel()
+	address := answeringDaemon(t)
+	for key, want := range map[string]exitCode{
+		string(jobs.CodeKeyExpired):      exitExpired,
+		string(jobs.CodeKeyFenced):       exitRefused,
+		string(jobs.CodePolicyDenied):    exitDenied,
+		string(jobs.CodeNotAuthorized):   exitDenied,
+		string(jobs.CodeDraining):        exitRefused,
+		string(jobs.CodeDiskFull):        exitRefused,
+		string(jobs.CodeKeyConflict):     exitKeyConflict,
+		string(jobs.CodeToolUnavailable): exitRejected,
+		string(jobs.CodeRecordDamaged):   exitFault,
+		string(jobs.StateUnknown):        exitUnknown,
+		string(jobs.StateFailed):         exitFailed,
+		string(jobs.StateCancelled):      exitCancelled,
+		string(jobs.StateCompleted):      exitOK,
+	} {
+		for _, format := range []string{formatTable, formatWide, formatJSON} {
+			code, stdout, stderr := execute(t, nil, "--address", address, "call", "x", "--key", key, "-o", format)
+			if code != want {
+				t.Errorf("%s, -o %s: exit %d, want %d\n%s%s", key, format, code, want, stdout, stderr)
+			}
+			if format == formatJSON && strings.Count(stdout, "\n") != 1 {
+				t.Errorf("%s: stdout is not one document:\n%s", key, stdout)
+			}
+			// What came from elsewhere paints nothing and forges no line.
+			seen := stderr
+			if format != formatJSON {
+				seen += stdout
+			}
+			if strings.ContainsAny(seen, "\x1b\x07\u202e") || strings.Contains(seen, "\nError: forged") {
+				t.Errorf("%s, -o %s shows control characters:\n%q", key, format, seen)
+			}
+		}
+	}
+}
