@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -18,10 +20,10 @@ type size struct {
 	calls     int           // that do nothing
 	pairs     int           // of exports
 	stage     int64         // bytes of the staged input
-	log       int64         // bytes of the log
-	jobs      int           // finished ones in the large store
-	starts    int           // of the daemon over the large store
 	stageRuns int
+	log       int64 // bytes of the log
+	jobs      int   // finished ones in the large store
+	starts    int   // of the daemon over the large store
 }
 
 func full() size {
@@ -68,6 +70,7 @@ func run(ctx context.Context) error {
 	if *short {
 		b.size = quick()
 	}
+	b.addLoad("before")
 	begun := time.Now()
 	for _, part := range b.parts() {
 		if *only != "" && *only != part.name {
@@ -78,7 +81,18 @@ func run(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
+	b.addLoad("after")
 	return b.table.print(os.Stdout)
+}
+
+// addLoad notes what else the machine did: a table from a busy one tells little.
+func (b *bench) addLoad(when string) {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return // this system does not tell
+	}
+	load, _, _ := strings.Cut(string(text), " ")
+	b.table.add(row{what: "load of the machine " + when, figure: load, ratio: fmt.Sprintf("on %d CPUs", runtime.NumCPU())})
 }
 
 // bench is one run.
@@ -108,13 +122,16 @@ func (b *bench) parts() []part {
 
 // binaries weighs the two programs, as they were built.
 func (b *bench) binaries(context.Context) error {
-	for name, most := range map[string]float64{"macexec": 40, "macexec-keeper": 6} {
-		info, err := os.Stat(filepath.Join(b.bin, name))
+	for _, program := range []struct {
+		name string
+		most float64
+	}{{"macexec", 40}, {"macexec-keeper", 6}} {
+		info, err := os.Stat(filepath.Join(b.bin, program.name))
 		if err != nil {
 			return err
 		}
 		mib := float64(info.Size()) / (1 << 20)
-		b.table.add(row{what: "size of " + name, figure: fmt.Sprintf("%.1f MiB", mib), floor: atMost(mib, most, "%.0f MiB")})
+		b.table.add(row{what: "size of " + program.name, figure: fmt.Sprintf("%.1f MiB", mib), floor: atMost(mib, program.most, "%.0f MiB")})
 	}
 	return nil
 }
