@@ -51,9 +51,9 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	if err != nil {
 		return Receipt{}, err
 	}
-	data, err := json.Marshal(map[string]any{
-		"verdicts": j.verdicts, "decision": j.decision, "fingerprint": job.Fingerprint,
-		"tool": job.Tool, "approval": job.Approval, "context": req.Context,
+	data, err := json.Marshal(submittedData{
+		Approval: job.Approval, Context: req.Context, Decision: j.decision,
+		Fingerprint: job.Fingerprint, Tool: job.Tool, Verdicts: j.verdicts,
 	})
 	if err != nil {
 		return Receipt{}, jobs.Errorf(jobs.CodeInternal, "describe the job: %w", err)
@@ -69,6 +69,17 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 		e.admit(sub.Job, j.slot)
 	}
 	return e.answer(req, sub, nil)
+}
+
+// submittedData is what the journal keeps of an accepted call besides the entry's own
+// fields.
+type submittedData struct {
+	Approval    *jobs.Approval   `json:"approval"`
+	Context     jobs.CallContext `json:"context"`
+	Decision    jobs.Decision    `json:"decision"`
+	Fingerprint string           `json:"fingerprint"`
+	Tool        jobs.ToolRef     `json:"tool"`
+	Verdicts    jobs.Verdicts    `json:"verdicts"`
 }
 
 // repeat answers a call whose key is known.
