@@ -1,6 +1,8 @@
 package executor_test
 
 import (
+	"bytes"
+	"cmp"
 	"math"
 	"strings"
 	"testing"
@@ -79,6 +81,8 @@ func TestParseProgress(t *testing.T) {
 func FuzzParseProgress(f *testing.F) {
 	f.Add([]byte(recorded), int64(10*time.Second))
 	f.Add([]byte("out_time_us=9223372036854775807\nspeed=1e-300x\nprogress=continue\n"), int64(math.MaxInt64))
+	f.Add([]byte("out_time_us=9223372036854775808\nframe=9223372036854775808\nfps=1e309\nspeed=-0x\nprogress=continue\n"), int64(1))
+	f.Add([]byte("out_time_us=0\nspeed=5e-324x\nprogress=continue\nprogress=end\nout_time_us=1\nprogress=continue\n"), int64(2))
 	f.Add([]byte("progress"), int64(-1))
 	f.Fuzz(func(t *testing.T, data []byte, total int64) {
 		p := executor.ParseProgress(data, time.Duration(total))
@@ -93,5 +97,18 @@ func FuzzParseProgress(f *testing.F) {
 		if p.ETA != nil && *p.ETA < 0 || p.OutTime != nil && *p.OutTime < 0 || p.Frame != nil && *p.Frame < 0 {
 			t.Errorf("negative: %+v", p)
 		}
+		if p.Done && p.Percent == nil {
+			t.Error("done without a percentage")
+		}
+		// What was said when half of the lines were there is not taken back.
+		half := bytes.LastIndexByte(data[:len(data)/2], '\n') + 1
+		before := executor.ParseProgress(data[:half], time.Duration(total))
+		if before.Done && !p.Done || back(before.Percent, p.Percent) || back(before.Frame, p.Frame) || back(before.OutTime, p.OutTime) {
+			t.Errorf("%+v went back to %+v", before, p)
+		}
 	})
+}
+
+func back[T cmp.Ordered](before, after *T) bool {
+	return before != nil && (after == nil || *after < *before)
 }
