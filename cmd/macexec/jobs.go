@@ -69,7 +69,7 @@ func (a *app) jobsListCommand() *cobra.Command {
 			}
 			want.States = append(want.States, state)
 		}
-		selected := cmd.Flags().NFlag() > 0 && anyChanged(cmd, "all", "run", "tool-call-id", "key", "state", "tool", "since", "label")
+		selected := cmd.Flags().NFlag() > 0 && (len(states) > 0 || anyChanged(cmd, "all", "run", "tool-call-id", "key", "tool", "since", "label"))
 		jobs, damaged, err := recentJobs(ctx, c, want, selected)
 		if err != nil {
 			return beforehand(err)
@@ -84,11 +84,31 @@ func (a *app) jobsListCommand() *cobra.Command {
 	flags.StringVar(&run, "run", "", "only of this run")
 	flags.StringVar(&toolCall, "tool-call-id", "", "only of this tool call")
 	flags.StringVar(&key, "key", "", "only under this key")
-	flags.StringSliceVar(&states, "state", nil, "only in these states: "+strings.Join(document.Words[macexecv1.JobState](), ", "))
+	flags.Var(stateFlag{words: &states, folder: &a.state}, "state", "only in these states: "+strings.Join(document.Words[macexecv1.JobState](), ", ")+"; or, with a slash in it, the daemon's state folder")
 	flags.StringVar(&tool, "tool", "", "only of this tool")
 	flags.StringVar(&since, "since", "", "only accepted since: RFC 3339, or a duration before now")
 	flags.StringArrayVar(&withLabels, "label", nil, "only with this label, k=v")
 	return cmd
+}
+
+// stateFlag is --state of jobs list, which selects by state, and is still the global
+// --state for what can only be a folder: no state has a slash in it.
+type stateFlag struct {
+	words  *[]string
+	folder *string
+}
+
+func (f stateFlag) String() string { return "" }
+
+func (f stateFlag) Type() string { return "STATE" }
+
+func (f stateFlag) Set(value string) error {
+	if strings.Contains(value, "/") {
+		*f.folder = value
+		return nil
+	}
+	*f.words = append(*f.words, strings.Split(value, ",")...)
+	return nil
 }
 
 func anyChanged(cmd *cobra.Command, names ...string) bool {

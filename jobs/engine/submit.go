@@ -212,7 +212,12 @@ func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error
 	}
 	args, findings := schemas.Parse(req.Arguments, schemas.DefaultLimits())
 	if len(findings) > 0 {
-		return Check{Verdicts: *refusal(syntaxCode(findings), "syntax", findings).Verdicts}, nil
+		check := Check{Verdicts: *refusal(syntaxCode(findings), "syntax", findings).Verdicts}
+		if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok {
+			check.Tool = e.refOf(tool)
+			return check, nil
+		}
+		return Check{}, e.noSuchTool(req)
 	}
 	j, refused := e.judge(ctx, c, req, args)
 	if refused != nil {
