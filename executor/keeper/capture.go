@@ -39,12 +39,16 @@ func (l *logFile) append(kind byte, body []byte, forced bool) bool {
 	}
 	l.buf = appendFrame(l.buf[:0], kind, time.Now(), body)
 	if _, err := l.file.WriteAt(l.buf, l.size); err != nil {
-		l.diskFull = l.diskFull || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+		l.diskFull = l.diskFull || isDiskFull(err)
 		_ = l.file.Truncate(l.size)
 		return false
 	}
 	l.size += frame
 	return true
+}
+
+func isDiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 func (l *logFile) gap(s Stream, lost int64) bool {
@@ -61,6 +65,7 @@ type capture struct {
 	// file, if any, takes the stream instead of the log, up to fileLimit bytes.
 	file      *os.File
 	fileLimit int64
+	fileBroke bool // a write to it failed, so nothing more may follow
 
 	done     chan struct{}
 	count    StreamCount
@@ -124,13 +129,14 @@ func (c *capture) takeFile(data []byte) {
 	if room := c.fileLimit - (c.count.Bytes - int64(len(data)) - c.count.Dropped); int64(len(keep)) > room {
 		keep, c.overflow = keep[:max(room, 0)], true
 	}
-	if c.diskFull {
+	if c.fileBroke {
 		keep = nil
 	}
 	n, err := c.file.Write(keep)
 	if err != nil {
 		// A hole in the middle would be worse than an end that is missing.
-		c.diskFull, c.overflow = true, true
+		c.fileBroke, c.overflow = true, true
+		c.diskFull = c.diskFull || isDiskFull(err)
 	}
 	c.count.Dropped += int64(len(data) - n)
 }

@@ -150,15 +150,13 @@ func (h *holding) run(launchErr error) (code int) {
 			h.complain(exitFailed, fmt.Errorf("fault: %v\n%s", fault, debug.Stack()))
 			code = exitFailed
 			if !h.released {
-				h.abandon()
-				code = h.end(h.notStarted(fmt.Errorf("fault in the keeper: %v", fault)))
+				code = h.endUnstarted(fmt.Errorf("fault in the keeper: %v", fault))
 			}
 		}
 	}()
 	started, err := h.start(launchErr)
 	if err != nil {
-		h.abandon()
-		return h.end(h.notStarted(err))
+		return h.endUnstarted(err)
 	}
 	h.supervise(started)
 	return h.end(nil)
@@ -173,9 +171,11 @@ func (h *holding) stopAsked() bool {
 	return true
 }
 
-func (h *holding) notStarted(err error) error {
+// endUnstarted gives the launcher up: not one instruction of the tool ran.
+func (h *holding) endUnstarted(err error) int {
+	h.abandon()
 	h.exit.NotStarted = true
-	return err
+	return h.end(err)
 }
 
 // end writes the exit record. The lock is freed by the end of this process.
@@ -184,7 +184,7 @@ func (h *holding) end(err error) int {
 	if err != nil {
 		e.Error = err.Error()
 		e.Error = strings.ToValidUTF8(e.Error[:min(len(e.Error), maxErrorText)], "\uFFFD")
-		e.DiskFull = e.DiskFull || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+		e.DiskFull = e.DiskFull || isDiskFull(err)
 	}
 	e.Escaped = e.Escaped[:min(len(e.Escaped), maxListed)]
 	e.Usage = childrenUsage()

@@ -53,19 +53,6 @@ func readStatuses() ([]status, error) {
 	return all, nil
 }
 
-// readGroup lists a process group, zombies included.
-func readGroup(pgid int) ([]status, error) {
-	infos, err := unix.SysctlKinfoProcSlice("kern.proc.pgrp", pgid)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]status, len(infos))
-	for i := range infos {
-		all[i] = statusOf(&infos[i])
-	}
-	return all, nil
-}
-
 // hasTag looks through what kern.procargs2 gives: the number of arguments, the
 // executable's path, padding, the arguments and the environment. It is readable
 // for processes of the same user only; others cannot be ours.

@@ -85,7 +85,7 @@ func (h *holding) supervise(s *Started) {
 	if err := h.flush(failed); err != nil {
 		e.Unflushed = true
 		e.Error = fmt.Sprintf("flush the outputs: %v", err)
-		e.DiskFull = e.DiskFull || errors.Is(err, syscall.ENOSPC)
+		e.DiskFull = e.DiskFull || isDiskFull(err)
 	}
 }
 
@@ -135,6 +135,19 @@ func (h *holding) flush(failed bool) error {
 		return errors.Join(f.Sync(), f.Close())
 	}))
 	return errors.Join(errs...)
+}
+
+// signalAll asks each process once to end, and kills it as often as it is seen.
+func signalAll(living []Process, sig syscall.Signal, seen map[Process]bool) {
+	for _, p := range living {
+		if !seen[p] || sig == syscall.SIGKILL {
+			_ = p.Signal(sig)
+			if sig != syscall.SIGKILL {
+				_ = p.Signal(syscall.SIGCONT) // a stopped process hears nothing else
+			}
+		}
+		seen[p] = true
+	}
 }
 
 func childrenUsage() Usage {

@@ -55,15 +55,7 @@ func endTree(s *Started, kill bool, grace time.Duration) (ws syscall.WaitStatus,
 		if kill || time.Now().After(deadline) {
 			sig = syscall.SIGKILL
 		}
-		for _, p := range living {
-			if !seen[p] || sig == syscall.SIGKILL {
-				_ = p.Signal(sig)
-				if sig != syscall.SIGKILL {
-					_ = p.Signal(syscall.SIGCONT)
-				}
-			}
-			seen[p] = true
-		}
+		signalAll(living, sig, seen)
 		AwaitEnd(living, sweepPause)
 	}
 }

@@ -65,15 +65,7 @@ func endTree(s *Started, kill bool, grace time.Duration) (ws syscall.WaitStatus,
 			sig = syscall.SIGKILL
 		}
 		living := descendants()
-		for _, p := range living {
-			if !seen[p] || sig == syscall.SIGKILL {
-				_ = p.Signal(sig)
-				if sig != syscall.SIGKILL {
-					_ = p.Signal(syscall.SIGCONT)
-				}
-			}
-			seen[p] = true
-		}
+		signalAll(living, sig, seen)
 		if reap() {
 			return ws, len(seen), nil
 		}
@@ -122,7 +114,7 @@ func descendants() []Process {
 	return found
 }
 
-// reserve takes room on the disk.
+// reserveRoom takes room on the disk.
 func reserveRoom(fd int, size int64) error { return unix.Fallocate(fd, 0, 0, size) }
 
 // rssUnit is the unit of Rusage.Maxrss.
