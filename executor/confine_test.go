@@ -146,3 +146,19 @@ func TestToolCannotSignalOthers(t *testing.T) {
 	}
 	b.exited(victim)
 }
+
+// No descriptor is left for the rules: rather no tool than one less confined than
+// the record says.
+func TestToolThatCannotBeConfinedDoesNotStart(t *testing.T) {
+	t.Parallel()
+	if confined(t, false).Kind != "landlock" {
+		t.Skip("confinement needs no descriptor of the launcher here")
+	}
+	b := setup(t)
+	cmd := command("exit", "0")
+	cmd.Limits.OpenFiles = 3
+	e := b.run("j", cmd)
+	if !e.NotStarted || !strings.Contains(e.Error, "landlock") {
+		t.Errorf("exit: %+v", e)
+	}
+}
