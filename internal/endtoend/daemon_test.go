@@ -74,7 +74,11 @@ func startDaemon(t *testing.T, config ...string) *daemon {
 	if state, err = filepath.EvalSymlinks(state); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(state) })
+	t.Cleanup(func() {
+		if err := os.RemoveAll(state); err != nil {
+			t.Error(err)
+		}
+	})
 	d := &daemon{t: t, state: state, project: filepath.Join(state, "projects", "default")}
 	if err := os.Mkdir(filepath.Join(state, "tools"), 0o700); err != nil {
 		t.Fatal(err)
@@ -82,8 +86,7 @@ func startDaemon(t *testing.T, config ...string) *daemon {
 	if err := writeManifest(d.manifest(external), "2026-01-01", external); err != nil {
 		t.Fatal(err)
 	}
-	toolPath := fmt.Sprintf("tool_path: [%q, /opt/homebrew/bin, /usr/local/bin, /usr/bin, /bin]", built.tools)
-	d.write(filepath.Join(state, "config.yaml"), strings.Join(append([]string{toolPath}, config...), "\n")+"\n")
+	d.configure(built.tools, config...)
 	if d.Client, err = client.Dial(filepath.Join(state, "macexec.sock"), client.Patience(patience)); err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +105,13 @@ func startDaemon(t *testing.T, config ...string) *daemon {
 		d.killTools()
 	})
 	return d
+}
+
+// configure writes config.yaml. The tools of the tests are looked for in the folder.
+func (d *daemon) configure(tools string, more ...string) {
+	d.t.Helper()
+	toolPath := fmt.Sprintf("tool_path: [%q, /opt/homebrew/bin, /usr/local/bin, /usr/bin, /bin]", tools)
+	d.write(filepath.Join(d.state, "config.yaml"), strings.Join(append([]string{toolPath}, more...), "\n")+"\n")
 }
 
 func (d *daemon) manifest(effects string) string {
@@ -292,10 +302,12 @@ func (d *daemon) killTools() {
 			continue
 		}
 		processes, _ := keeper.Members(s)
-		for _, p := range append(processes, s.Keeper()) {
-			if p.Alive() {
-				_ = p.Signal(syscall.SIGKILL)
-			}
+		processes = append([]keeper.Process{s.Keeper()}, processes...) // which would write down the end of the others
+		for _, p := range processes {
+			_ = p.Signal(syscall.SIGKILL)
+		}
+		for _, p := range processes {
+			keeper.AwaitEnd([]keeper.Process{p}, patience)
 		}
 	}
 }
@@ -336,6 +348,16 @@ func (d *daemon) macexec(args ...string) (code int, output string) {
 func (d *daemon) put(name, content string) {
 	d.t.Helper()
 	d.write(filepath.Join(d.project, name), content)
+}
+
+// needs skips a test on a host without a program.
+func needs(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skipf("SKIPPED, NOT TESTED: %s is not installed", p)
+		}
+	}
 }
 
 // wantCode holds that a request was refused with a code, and returns the error.

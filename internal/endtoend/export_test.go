@@ -20,6 +20,7 @@ import (
 // taken up again.
 func TestG7_ExportOutlivesTheDaemon(t *testing.T) {
 	t.Parallel()
+	needs(t, "ffmpeg", "ffprobe")
 	d := startDaemon(t)
 	const seconds = 20
 	source := filepath.Join(d.project, "source.mp4")

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -131,6 +132,7 @@ func TestG2_TheKeyBelongsToTheCanonicalCall(t *testing.T) {
 // G2: a repeat gets its job whatever has become of the world.
 func TestG2_ARepeatGetsItsJobThoughTheWorldHasChanged(t *testing.T) {
 	t.Parallel()
+	needs(t, "ffmpeg", "ffprobe")
 	d, l := startDaemon(t), newLedgers(t)
 	clip, err := media.Files.ReadFile(media.Clip)
 	if err != nil {
@@ -172,13 +174,13 @@ func TestG2_ARepeatGetsItsJobThoughTheWorldHasChanged(t *testing.T) {
 	d.kill()
 	d.start()
 	repeat("after a restart")
-	d.end(15)
+	d.end(syscall.SIGTERM)
 	if err := writeManifest(d.manifest(external), "2026-02-02", external); err != nil {
 		t.Fatal(err)
 	}
 	d.start()
 	repeat("after the manifest was replaced")
-	d.end(15)
+	d.end(syscall.SIGTERM)
 	if err := os.Remove(d.manifest(external)); err != nil {
 		t.Fatal(err)
 	}

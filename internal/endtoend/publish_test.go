@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/macexec/macexec/client"
@@ -263,5 +264,39 @@ func TestG8_ChangeBetweenApprovalAndStart(t *testing.T) {
 	open()
 	d.wait(first, completed)
 	d.wantVoid(held.GetId())
+	l.wantStarts("held", 0)
+}
+
+// G8: the program that was approved is the one that runs.
+func TestG8_ChangedProgramVoidsTheApproval(t *testing.T) {
+	t.Parallel()
+	d, l := startDaemon(t), newLedgers(t)
+	program, err := os.ReadFile(filepath.Join(built.tools, "testtool"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	install := func(content []byte) {
+		t.Helper()
+		path := filepath.Join(dir, "testtool")
+		if err := os.WriteFile(path+".new", content, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install(program)
+	d.end(syscall.SIGTERM)
+	d.configure(dir)
+	d.start()
+	first := d.submit(call("first", "ledger_external", l.args("first")))
+	d.approve(first)
+	d.wait(first.GetId(), completed)
+	held := d.submit(call("held", "ledger_external", l.args("held")))
+	install(append(program, "and more"...))
+	d.approve(held)
+	d.wantVoid(held.GetId())
+	l.wantStarts("first", 1)
 	l.wantStarts("held", 0)
 }

@@ -137,13 +137,13 @@ func (s *scene) wantFirstAttempt() {
 // wantSecondAttempt: a second one began when nothing of the first was left.
 func (s *scene) wantSecondAttempt() {
 	s.t.Helper()
-	s.l.await("a", "begin", 2)
+	s.l.await("a", "looked", 2)
+	if alive := s.l.lines("a", "alive"); len(alive) > 0 {
+		s.t.Fatalf("the second attempt began while process %v of the first still lived", alive)
+	}
 	s.open()
 	job := s.wait(s.id, completed)
 	s.l.wantStarts("a", 2)
-	if alive := s.l.lines("a", "alive"); len(alive) > 0 {
-		s.t.Errorf("the second attempt began while process %v of the first still lived", alive)
-	}
 	if len(job.GetAttempts()) != 2 || job.GetAttempts()[0].GetLost() == "" {
 		s.t.Errorf("attempts %v, want two and the first one lost", job.GetAttempts())
 	}

@@ -158,7 +158,7 @@ func (t *tool) noteOthers() error {
 			return err
 		}
 	}
-	return nil
+	return t.note("looked")
 }
 
 // lives takes a zombie for dead where the system tells: nobody may be there to
