@@ -67,7 +67,7 @@ func (w *logWatch) String() string {
 // config.yaml.
 func startDaemon(t *testing.T, config ...string) *daemon {
 	t.Helper()
-	state, err := os.MkdirTemp("/tmp", "mx")
+	state, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ type ledgers struct {
 
 func newLedgers(t *testing.T) *ledgers {
 	t.Helper()
-	dir, err := os.MkdirTemp(built.ledgers, "t")
+	dir, err := os.MkdirTemp(built.ledgers, "t") //nolint:usetesting // the manifests name its parent
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,11 +19,20 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	err := run(os.Args[1:])
+	if code, ok := errors.AsType[exitError](err); ok {
+		os.Exit(int(code))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "testtool:", err)
 		os.Exit(1)
 	}
 }
+
+// exitError ends the script.
+type exitError int
+
+func (c exitError) Error() string { return "exit with " + strconv.Itoa(int(c)) }
 
 // run takes the folder of the ledger, its name, and the words of the script.
 func run(args []string) error {
@@ -87,7 +96,7 @@ func (t *tool) do(word string) error {
 			return err
 		}
 		for i := range n {
-			if _, err := fmt.Printf("line %06d\n", i); err != nil { //nolint:forbidigo // a tool's output is its product
+			if _, err := fmt.Fprintf(os.Stdout, "line %06d\n", i); err != nil {
 				return err
 			}
 		}
@@ -108,7 +117,7 @@ func (t *tool) do(word string) error {
 		if err != nil {
 			return err
 		}
-		os.Exit(code)
+		return exitError(code)
 	case "secret": // what it was given, by digest
 		sum := sha256.Sum256([]byte(os.Getenv("SECRET")))
 		return t.note("secret " + hex.EncodeToString(sum[:]))
