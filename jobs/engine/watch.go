@@ -191,6 +191,13 @@ func (e *Engine) Logs(ctx context.Context, c Caller, r LogRequest, yield func(Lo
 				Attempt: n, Stream: ch.Stream.String(), At: ch.Time, Data: maskedBytes(ch.Data, secrets), Cursor: ch.Cursor, Gap: ch.Gap,
 			})
 		})
+		if r.Follow && isNotExist(err) && !job.State.Settled() && n == len(job.Attempts) && job.Attempts[n-1].Intent == nil {
+			// The attempt is stored and its folder is still being made: it is there
+			// before the intent is stored, which is the next change.
+			if job, err = e.waitChange(ctx, c, job); err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return e.endOfStream(ctx, err)
 		}
