@@ -104,7 +104,7 @@ func TestG4_RecoveryTable(t *testing.T) {
 				s := &scene{daemon: d, l: l, open: l.gate("a")}
 				req := call("k", "ledger_"+effects, l.args("a", "others", "gate", "print:done"))
 				s.id = d.submitRun(req).GetId()
-				l.await("a", "begin", 1)
+				l.await("a", "looked", 1)
 				s.was = d.started(s.id, 1)
 				r.happen(s)
 				d.start()
@@ -243,7 +243,7 @@ func TestG4_KeeperKilled(t *testing.T) {
 			s := &scene{daemon: d, l: l, open: l.gate("a")}
 			req := call("k", "ledger_"+effects, l.args("a", "others", "deaf", "gate"))
 			s.id = d.submitRun(req).GetId()
-			l.await("a", "begin", 1)
+			l.await("a", "looked", 1)
 			s.was = d.started(s.id, 1)
 			kill9(t, s.was.Keeper())
 			if effects == external {
