@@ -194,6 +194,17 @@ func (x *Executor) StopTree(ctx context.Context, found Found) error {
 	}
 }
 
+// Belongs reports whether a process is of a living attempt: the tool itself, one of
+// its descendants, or one that carries the attempt's tag.
+func (x *Executor) Belongs(job string, n, pid int) bool {
+	d, err := x.attemptDir(job, n)
+	if err != nil {
+		return false
+	}
+	started, err := keeper.ReadStarted(d)
+	return err == nil && started.BootSession == x.boot && keeper.Belongs(pid, started)
+}
+
 // Stdout is the captured standard output of an attempt; without any it is
 // fs.ErrNotExist.
 func (x *Executor) Stdout(job string, n int) ([]byte, error) {

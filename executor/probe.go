@@ -104,7 +104,8 @@ func (x *Executor) Probe(ctx context.Context, cmd Command) (ProbeResult, error) 
 		waitErr = <-ended
 	}
 	x.sweepProbe(keeper.Started{Pid: tool.Pid, StartTime: tool.StartTime, Token: token})
-	ws := keeper.Reap(launcher.Pid)
+	ws, reapErr := keeper.Reap(launcher.Pid)
+	waitErr = errors.Join(waitErr, reapErr)
 	deadline := time.Now().Add(probeDrain)
 	_ = outR.SetReadDeadline(deadline)
 	_ = errR.SetReadDeadline(deadline)

@@ -50,6 +50,10 @@ type Job struct {
 	// is not in the store.
 	Sealed map[string][]byte `json:"sealed,omitempty"`
 
+	// Event is the transition that the change in progress has made. The store writes
+	// it into the journal with the change, and keeps it nowhere else.
+	Event Event `json:"-"`
+
 	SupersededBy string `json:"superseded_by,omitempty"`
 
 	SubmittedAt time.Time `json:"submitted_at"`
@@ -175,6 +179,7 @@ type Intent struct {
 	EnvNames []string      `json:"env_names,omitempty"`
 	Programs []Program     `json:"programs"`
 	Timeout  time.Duration `json:"timeout"`
+	Variant  int           `json:"variant"` // which way to run of the manifest was chosen
 	At       time.Time     `json:"at"`
 }
 

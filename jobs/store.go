@@ -45,7 +45,8 @@ type Store interface {
 	// the job as it is now; if change returns an error nothing is written and
 	// Update returns that error. Otherwise it stores the copy with the next
 	// revision and appends one EntryChanged that describes it, filled from the note
-	// that change returns; its Owner is the job's principal. change must be quick and do no I/O; it may run more than
+	// that change returns; its Owner is the job's principal, its Event the transition
+	// that change made. change must be quick and do no I/O; it may run more than
 	// once only if its first run's write was not done.
 	Update(ctx context.Context, id string, change func(*Job) (Note, error)) (*Job, error)
 
@@ -75,6 +76,12 @@ type Store interface {
 	PutBlob(ctx context.Context, b Blob) error
 	// GetBlob returns the record of an uploaded file, or CodeFileNotFound.
 	GetBlob(ctx context.Context, sha256 string) (Blob, error)
+
+	// PutManifest keeps the text of a manifest under its digest, so that a job can be
+	// finished by the manifest that it was accepted with. It is written once.
+	PutManifest(ctx context.Context, digest string, text []byte) error
+	// Manifest returns a kept manifest, or CodeToolNotFound.
+	Manifest(ctx context.Context, digest string) ([]byte, error)
 
 	// PutProject adds a project: CodeProjectExists if the name has another folder.
 	PutProject(ctx context.Context, p Project, by string) error
@@ -118,7 +125,6 @@ type Submitted struct {
 
 // Note tells the journal about a change.
 type Note struct {
-	Event     Event  // the transition made, or "" for a change within a state
 	Principal string // who caused it; empty: macexec itself
 	Message   string
 	Data      any // marshalled to JSON; never a secret

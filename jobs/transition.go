@@ -72,6 +72,7 @@ func Transitions() []Transition {
 		// While an attempt is staging nothing has started, so a running job can still
 		// be void or cancelled with the evidence of that.
 		{StateRunning, EventVoid, []State{StateCancelled}, []EvidenceKind{EvidenceDecision}},
+		{StateRunning, EventTooLate, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
 		{StateRunning, EventRequeue, []State{StateQueued}, []EvidenceKind{EvidenceNeverStarted, EvidenceLostAttempt}},
 		{StateRunning, EventComplete, []State{StateCompleted}, []EvidenceKind{EvidenceExitRecord, EvidenceOutputs, EvidencePublished}},
 		{StateRunning, EventFail, []State{StateFailed}, []EvidenceKind{EvidenceNeverStarted, EvidenceExitRecord, EvidenceLostAttempt, EvidenceOutputs, EvidencePublished}},
@@ -103,7 +104,7 @@ func (j *Job) step(event Event, to State, now time.Time, evidence *Evidence) err
 			}
 			j.Evidence = append(j.Evidence, e)
 		}
-		j.State = to
+		j.State, j.Event = to, event
 		j.Phase, j.WaitingFor = PhaseNone, nil
 		if to.Terminal() {
 			j.EndedAt = now
@@ -199,14 +200,21 @@ func (j *Job) Expire(now time.Time) error {
 // Void cancels an approved job because what would run is not what was approved.
 // Nothing of it has been started.
 func (j *Job) Void(difference string, now time.Time) error {
-	if a := j.lastAttempt(); j.State == StateRunning && a != nil && a.Intent != nil {
-		return Errorf(CodeStateConflict, "job %s has stored its intent; it cannot be void any more", j.ID).WithJob(j.ID)
+	if err := j.notIntended(); err != nil {
+		return err
 	}
 	ev := &Evidence{Kind: EvidenceDecision, Detail: difference}
 	if err := j.step(EventVoid, StateCancelled, now, ev); err != nil {
 		return err
 	}
 	j.end(EndApprovalVoid, "the approval no longer holds: "+difference, RetryNewKey)
+	return nil
+}
+
+func (j *Job) notIntended() error {
+	if a := j.lastAttempt(); j.State == StateRunning && a != nil && a.Intent != nil {
+		return Errorf(CodeStateConflict, "job %s has stored its intent; what became of it is in its records", j.ID).WithJob(j.ID)
+	}
 	return nil
 }
 
@@ -240,8 +248,11 @@ func describe(j *Job) string {
 	return string(j.State)
 }
 
-// TooLate cancels a job whose start_by has passed.
+// TooLate cancels a job whose start_by has passed before its tool was started.
 func (j *Job) TooLate(now time.Time) error {
+	if err := j.notIntended(); err != nil {
+		return err
+	}
 	ev := &Evidence{Kind: EvidenceNeverStarted, Detail: "start_by has passed; no attempt may start any more"}
 	if err := j.step(EventTooLate, StateCancelled, now, ev); err != nil {
 		return err
@@ -270,7 +281,7 @@ func (j *Job) Begin(bootSession string, now time.Time) error {
 
 // Intend stores what the attempt is about to start. After it, only the keeper's
 // records can say whether anything started. A stored stop request refuses it with
-// CodeStateConflict: the caller then ends the job by Stopped.
+// CodeStateConflict, a start_by that has passed with CodeTooLate (promise G15).
 func (j *Job) Intend(intent Intent) error {
 	a := j.lastAttempt()
 	if j.State != StateRunning || j.Phase != PhaseStaging || a == nil || a.Intent != nil {
@@ -278,6 +289,9 @@ func (j *Job) Intend(intent Intent) error {
 	}
 	if j.Stop != nil {
 		return Errorf(CodeStateConflict, "job %s is to be stopped", j.ID).WithJob(j.ID)
+	}
+	if by := j.Call.Options.StartBy; !by.IsZero() && intent.At.After(by) {
+		return Errorf(CodeTooLate, "job %s may not start after %s", j.ID, by.Format(time.RFC3339)).WithJob(j.ID)
 	}
 	j.setAttempt(func(a *Attempt) { a.Intent = &intent })
 	j.Phase = PhaseRunning
@@ -362,7 +376,7 @@ func (j *Job) Settle(to State, reason EndReason, side SideEffect, proof Evidence
 		return err
 	}
 	j.SideEffect = side
-	j.end(reason, proof.Detail, RetryNewKey)
+	j.end(reason, proof.Detail, retryAfter(to))
 	return nil
 }
 
@@ -381,8 +395,16 @@ func (j *Job) Resolve(to State, principal, reason string, now time.Time) error {
 	if to == StateCompleted {
 		j.SideEffect = SideEffectApplied
 	}
-	j.end(EndResolved, fmt.Sprintf("%s resolved it: %s", principal, reason), RetryNewKey)
+	j.end(EndResolved, fmt.Sprintf("%s resolved it: %s", principal, reason), retryAfter(to))
 	return nil
+}
+
+// retryAfter: what is known to be done must not be done again.
+func retryAfter(to State) Retry {
+	if to == StateCompleted {
+		return RetryNever
+	}
+	return RetryNewKey
 }
 
 // AddLateEvidence keeps evidence that came after the job was settled by other

@@ -27,6 +27,7 @@ queued             cancel    cancelled                   never_started
 queued             too_late  cancelled                   never_started
 queued             void      cancelled                   decision
 running            void      cancelled                   decision
+running            too_late  cancelled                   never_started
 running            requeue   queued                      never_started,lost_attempt
 running            complete  completed                   exit_record,outputs,published
 running            fail      failed                      never_started,exit_record,lost_attempt,outputs,published

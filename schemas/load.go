@@ -57,7 +57,7 @@ func (l *loader) load(raw []byte, source string) (tool *Tool, issues []issue, li
 		return nil, issues, lines
 	}
 	sum := sha256.Sum256(raw)
-	t := &Tool{Digest: hex.EncodeToString(sum[:]), Source: source}
+	t := &Tool{Digest: hex.EncodeToString(sum[:]), Source: source, Text: raw}
 	if err := json.Unmarshal(lines.json, &t.Manifest); err != nil {
 		return nil, []issue{{severity: SeverityError, rule: "manifest", message: err.Error()}}, lines
 	}

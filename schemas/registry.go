@@ -16,6 +16,20 @@ import (
 //go:embed tools/*.yaml
 var shippedFiles embed.FS
 
+// Compile checks and compiles one manifest that is not in a registry, such as one
+// that a job was accepted with before an upgrade.
+func Compile(raw []byte, source string) (*Tool, error) {
+	l, err := newLoader()
+	if err != nil {
+		return nil, err
+	}
+	tool, issues, _ := l.load(raw, source)
+	if tool == nil {
+		return nil, fmt.Errorf("the manifest is not usable: %s", issues[0].message)
+	}
+	return tool, nil
+}
+
 // Options say where a registry's tools come from.
 type Options struct {
 	// Dir is the folder of the operator's manifests, *.yaml; empty or missing: none.

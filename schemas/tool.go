@@ -19,6 +19,7 @@ type Tool struct {
 	Manifest
 	Digest string // hex SHA-256 of the manifest's bytes
 	Source string // "shipped", or the manifest's path
+	Text   []byte // the manifest itself
 
 	input, output *compiledSchema
 	files         []FileArgument // as declared, by name
@@ -147,6 +148,15 @@ func (t *Tool) Variant(platform string, available func(program string) bool) (*V
 		missing = []string{"a variant for " + platform}
 	}
 	return nil, missing
+}
+
+// VariantAt gives the variant of an Index, so that a job that has started is finished
+// by the way of running that it was started by.
+func (t *Tool) VariantAt(index int) (*Variant, bool) {
+	if index < 0 || index >= len(t.variants) {
+		return nil, false
+	}
+	return t.variants[index], true
 }
 
 // ArtifactFile gives the plain file name of an artifact in the attempt's output

@@ -60,18 +60,20 @@ func OwnerOnly() Resolver {
 
 // peerCredentials are transport credentials that add nothing to a unix socket but
 // the kernel's word about the peer.
-type peerCredentials struct{}
+type peerCredentials struct{ resolve Resolver }
 
-// peerInfo carries the Peer from the handshake to the requests.
+// peerInfo carries who the peer is from the handshake, when the process that connects
+// is there to be looked at, to the requests.
 type peerInfo struct {
 	credentials.CommonAuthInfo
 
-	peer Peer
+	principal Principal
+	refused   error
 }
 
 func (peerInfo) AuthType() string { return "unix" }
 
-func (peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
 		return nil, nil, fmt.Errorf("a peer on %s has no credentials", conn.LocalAddr().Network())
@@ -80,7 +82,9 @@ func (peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.Aut
 	if err != nil {
 		return nil, nil, fmt.Errorf("the peer's credentials: %w", err)
 	}
-	return conn, peerInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, p}, nil
+	info := peerInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
+	info.principal, info.refused = c.resolve(p)
+	return conn, info, nil
 }
 
 func (peerCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -91,7 +95,7 @@ func (peerCredentials) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "unix"}
 }
 
-func (peerCredentials) Clone() credentials.TransportCredentials { return peerCredentials{} }
+func (c peerCredentials) Clone() credentials.TransportCredentials { return c }
 
 func (peerCredentials) OverrideServerName(string) error { return nil }
 
@@ -105,7 +109,7 @@ func (s *Server) identify(ctx context.Context) (Principal, error) {
 	if !ok {
 		return Principal{}, jobs.Errorf(jobs.CodeNotAuthenticated, "the peer has no credentials")
 	}
-	return s.resolve(info.peer)
+	return info.principal, info.refused
 }
 
 type principalKey struct{}

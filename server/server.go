@@ -54,7 +54,7 @@ func New(o Options) *Server {
 	}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
-		grpc.Creds(peerCredentials{}),
+		grpc.Creds(peerCredentials{resolve: s.resolve}),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),

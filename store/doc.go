@@ -28,6 +28,8 @@
 //	└── <hex sha256>     JSON Blob         every uploaded file
 //	projects
 //	└── <name>           JSON Project      every project
+//	manifests
+//	└── <hex sha256>     text              every manifest that jobs were accepted with
 //
 // A key place is one version byte and the SHA-256 of namespace, principal and key
 // text, each with its length before it, so that no two keys share a place.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"slices"
@@ -58,6 +59,32 @@ func (s *Store) PutBlob(ctx context.Context, blob jobs.Blob) error {
 			Kind: jobs.EntryFile, Principal: blob.Principals[0], Owner: blob.Principals[0], Message: "stored sha256:" + blob.SHA256, Data: data,
 		})
 	})
+}
+
+// PutManifest implements jobs.Store.
+func (s *Store) PutManifest(ctx context.Context, digest string, text []byte) error {
+	if _, err := s.Manifest(ctx, digest); err == nil {
+		return nil // nothing to write, so no reason to wait for a commit
+	}
+	if len(digest) != 64 || len(text) == 0 {
+		return jobs.Errorf(jobs.CodeInternal, "a manifest is kept by its digest, not by %q", digest)
+	}
+	return s.do(ctx, func(b *batch) (func() error, error) {
+		return func() error { return b.manifests.Put([]byte(digest), text) }, nil
+	})
+}
+
+// Manifest implements jobs.Store.
+func (s *Store) Manifest(ctx context.Context, digest string) ([]byte, error) {
+	var text []byte
+	err := s.view(ctx, func(tx *bbolt.Tx) error {
+		text = bytes.Clone(tx.Bucket([]byte(bucketManifests)).Get([]byte(digest)))
+		return nil
+	})
+	if err == nil && text == nil {
+		err = jobs.Errorf(jobs.CodeToolNotFound, "no manifest %s is kept", digest)
+	}
+	return text, err
 }
 
 // PutProject implements jobs.Store. The same project again changes nothing.

@@ -19,13 +19,14 @@ const (
 	bucketJobJournal = "job_journal"
 	bucketBlobs      = "blobs"
 	bucketProjects   = "projects"
+	bucketManifests  = "manifests"
 )
 
 // buckets lists every bucket.
 func buckets() []string {
 	return []string{
 		bucketMeta, bucketJobs, bucketKeys, bucketOpen,
-		bucketJournal, bucketJobJournal, bucketBlobs, bucketProjects,
+		bucketJournal, bucketJobJournal, bucketBlobs, bucketProjects, bucketManifests,
 	}
 }
 

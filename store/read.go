@@ -226,8 +226,11 @@ func onlyOpen(states []jobs.State) bool {
 // that most others need not be decoded.
 func needles(q jobs.Query) (out [][]byte) {
 	for _, field := range []struct{ name, value string }{
-		{"run_id", q.RunID}, {"tool_call_id", q.ToolCall}, {"name", q.Tool},
-		{"principal", q.Principal}, {"key", q.Key},
+		{"run_id", q.RunID},
+		{"tool_call_id", q.ToolCall},
+		{"name", q.Tool},
+		{"principal", q.Principal},
+		{"key", q.Key},
 	} {
 		if field.value == "" {
 			continue

@@ -45,6 +45,7 @@ func fill(t testing.TB, s *Store) {
 	err := errors.Join(
 		s.PutBlob(ctx, jobs.Blob{SHA256: strings.Repeat("ab", 32), Size: 3, MediaType: "text/plain", Principals: []string{"orchestrator"}}),
 		s.PutProject(ctx, jobs.Project{Name: "default", Root: "/srv/default"}, "operator"),
+		s.PutManifest(ctx, strings.Repeat("cd", 32), []byte("tool: x\n")),
 		s.Append(ctx, jobs.Entry{Kind: jobs.EntryHost, Message: "the daemon started"}),
 	)
 	if err != nil {

@@ -33,7 +33,7 @@ func (s *Store) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted
 		// The caller gets its own job back, completed; decoding the record for it
 		// would cost more than all the rest. The cache keeps the record, not this.
 		job := *sub.Job
-		job.Seq, job.Revision = seq, 1
+		job.Seq, job.Revision, job.Event = seq, 1, ""
 		out.Job = &job
 	case jobs.SubmitReplayed, jobs.SubmitConflict:
 		out.Job, err = snap.decoded()

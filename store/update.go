@@ -68,7 +68,7 @@ func (b *batch) update(u *update) (*snapshot, func() error, error) {
 		return nil, nil, err
 	}
 	e := jobs.Entry{
-		Kind: jobs.EntryChanged, Principal: note.Principal, Owner: job.Principal, Event: note.Event, Message: note.Message,
+		Kind: jobs.EntryChanged, Principal: note.Principal, Owner: job.Principal, Event: job.Event, Message: note.Message,
 		ToolCallID: job.Call.Context.ToolCallID, RunID: job.Call.Context.RunID, TraceID: job.Call.Context.TraceID,
 	}
 	describe(&e, job)

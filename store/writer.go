@@ -288,7 +288,7 @@ type batch struct {
 	now   time.Time
 	dirty bool // something was written
 
-	jobs, keys, open, journal, jobJournal, blobs, projects *bbolt.Bucket
+	jobs, keys, open, journal, jobJournal, blobs, projects, manifests *bbolt.Bucket
 
 	jobSeq uint64
 	chain  chainHead
@@ -306,7 +306,7 @@ func (s *Store) begin() (*batch, error) {
 	}
 	for name, bucket := range map[string]**bbolt.Bucket{
 		bucketJobs: &b.jobs, bucketKeys: &b.keys, bucketOpen: &b.open, bucketJournal: &b.journal,
-		bucketJobJournal: &b.jobJournal, bucketBlobs: &b.blobs, bucketProjects: &b.projects,
+		bucketJobJournal: &b.jobJournal, bucketBlobs: &b.blobs, bucketProjects: &b.projects, bucketManifests: &b.manifests,
 	} {
 		*bucket = tx.Bucket([]byte(name))
 	}

@@ -51,6 +51,11 @@ func serve(ctx context.Context, o serveOptions, std stdio) error {
 	if err != nil {
 		return cannotServe("the configuration cannot be used", err)
 	}
+	// Before the store, so that a store without its key is one whose key was lost.
+	secret, err := secretKey(filepath.Join(o.State, "secret.key"), filepath.Join(o.State, "store.db"))
+	if err != nil {
+		return cannotServe("the key of secret arguments cannot be used", err)
+	}
 	records, err := store.Open(ctx, store.Options{Path: filepath.Join(o.State, "store.db"), Logger: log})
 	if err != nil {
 		return cannotServe("the store cannot be opened", err)
@@ -60,20 +65,24 @@ func serve(ctx context.Context, o serveOptions, std stdio) error {
 			log.Error("the store was not closed well", "error", err)
 		}
 	}()
-	eng, err := newEngine(ctx, o, conf, records, log)
+	eng, err := newEngine(o, conf, records, secret, log)
 	if err != nil {
 		return cannotServe("the daemon cannot be set up", err)
 	}
-	if err := eng.Start(ctx); err != nil {
-		return cannotServe("what an earlier daemon left cannot be read", err)
+	if err := nameProjects(ctx, eng, o.State, conf.Projects); err != nil {
+		return cannotServe("the projects cannot be named", err)
 	}
-	defer eng.Stop()
 	socket := filepath.Join(o.State, socketName)
 	lis, err := server.ListenUnix(socket)
 	if err != nil {
 		return cannotServe("the socket cannot be opened", err)
 	}
-	face := server.New(server.Options{Engine: server.Adapt(eng), Log: log})
+	defer lis.Close() // who connects meanwhile is answered once the server runs
+	if err := eng.Start(ctx); err != nil {
+		return cannotServe("what an earlier daemon left cannot be read", err)
+	}
+	defer eng.Stop()
+	face := server.New(server.Options{Engine: server.Adapt(eng), Resolve: ownerButNoTool(eng), Log: log})
 	served := make(chan error, 1)
 	go func() { served <- face.Serve(lis) }()
 	o.Ready("unix:" + socket)
@@ -93,20 +102,28 @@ func serve(ctx context.Context, o serveOptions, std stdio) error {
 	return err
 }
 
+// ownerButNoTool takes this user for the owner, but not a tool that a job runs as this
+// user: a tool is never a caller.
+func ownerButNoTool(eng *engine.Engine) server.Resolver {
+	owner := server.OwnerOnly()
+	return func(p server.Peer) (server.Principal, error) {
+		if eng.IsTool(int(p.PID)) {
+			return server.Principal{}, jobs.Errorf(jobs.CodeNotAuthenticated, "process %d belongs to a running job, and a tool is never a caller", p.PID)
+		}
+		return owner(p)
+	}
+}
+
 func cannotServe(what string, err error) error {
-	return failed(exitFault, jobs.CodeInternal, what+": "+err.Error(), "mend that and start macexec serve again; nothing was changed")
+	return failed(exitFault, jobs.CodeInternal, what+": "+err.Error(), "mend that and start macexec serve again; no job was changed")
 }
 
 // newEngine wires the rooms together.
-func newEngine(ctx context.Context, o serveOptions, conf config, records *store.Store, log *slog.Logger) (*engine.Engine, error) {
+func newEngine(o serveOptions, conf config, records *store.Store, secret []byte, log *slog.Logger) (*engine.Engine, error) {
 	started := time.Now()
 	boot, err := launchd.BootSession()
 	if err != nil {
 		return nil, fmt.Errorf("the boot session cannot be told: %w", err)
-	}
-	secret, err := secretKey(filepath.Join(o.State, "secret.key"))
-	if err != nil {
-		return nil, err
 	}
 	registry, err := schemas.Open(schemas.Options{Dir: filepath.Join(o.State, "tools")})
 	if err != nil {
@@ -133,9 +150,6 @@ func newEngine(ctx context.Context, o serveOptions, conf config, records *store.
 	if err != nil {
 		return nil, err
 	}
-	if err := nameProjects(ctx, records, o.State, conf.Projects); err != nil {
-		return nil, err
-	}
 	return engine.New(engine.Options{
 		Store: records, Registry: registry, Policy: policy.Default(), Executor: exec, Programs: resolver,
 		Blobs: blobs, SecretKey: secret, BootSession: boot, Limits: conf.limits(), Logger: log,
@@ -146,41 +160,77 @@ func newEngine(ctx context.Context, o serveOptions, conf config, records *store.
 	})
 }
 
-// secretKey reads the key that seals secret arguments, or makes it once.
-func secretKey(path string) ([]byte, error) {
+// secretKey reads the key that seals secret arguments. It is made once, before the
+// store: where there is a store and no key, the key was lost, and with it the secrets
+// and the fingerprints of calls that have any.
+func secretKey(path, storePath string) ([]byte, error) {
 	key, err := os.ReadFile(path)
 	switch {
-	case err == nil && len(key) == 32:
+	case err == nil && len(key) == secretKeySize:
 		return key, nil
 	case err == nil:
-		return nil, fmt.Errorf("%s does not hold a key of 32 bytes; put the right file back, or move it away to begin with a new key (stored secrets are lost then)", path)
+		return nil, fmt.Errorf("%s does not hold a key of %d bytes; put the right file back", path, secretKeySize)
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	key = make([]byte, 32)
+	if _, err := os.Stat(storePath); err == nil {
+		return nil, fmt.Errorf("%s is missing beside a store; put it back. To go on without it, so that secret arguments of earlier jobs stay sealed for ever, make a new one: head -c %d /dev/urandom > %s", path, secretKeySize, path)
+	}
+	key = make([]byte, secretKeySize)
 	if _, err := rand.Read(key); err != nil {
 		return nil, err
 	}
-	return key, renameio.WriteFile(path, key, 0o600)
+	// Linked into its name, so that of two daemons that start at once one makes it.
+	made, err := renameio.TempFile(filepath.Dir(path), path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = made.Cleanup() }()
+	if _, err := made.Write(key); err != nil {
+		return nil, err
+	}
+	if err := made.Sync(); err != nil {
+		return nil, err
+	}
+	if err := os.Link(made.Name(), path); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return os.ReadFile(path)
+		}
+		return nil, err
+	}
+	return key, syncFolder(filepath.Dir(path))
+}
+
+const secretKeySize = 32
+
+func syncFolder(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // nameProjects makes the default project, and adds those of the configuration.
-func nameProjects(ctx context.Context, records *store.Store, state string, configured map[string]string) error {
-	existing, err := records.Projects(ctx)
+func nameProjects(ctx context.Context, eng *engine.Engine, state string, configured map[string]string) error {
+	host := engine.Caller{}
+	existing, err := eng.Projects(ctx, host)
 	if err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(existing, func(p jobs.Project) bool { return p.Name == engine.DefaultProject }) && configured[engine.DefaultProject] == "" {
-		root := filepath.Join(state, "projects", engine.DefaultProject)
+		root := filepath.Join(state, engine.ProjectsFolder, engine.DefaultProject)
 		if err := os.MkdirAll(root, 0o700); err != nil {
 			return err
 		}
-		if err := records.PutProject(ctx, jobs.Project{Name: engine.DefaultProject, Root: root}, ""); err != nil {
-			return err
+		configured = maps.Clone(configured)
+		if configured == nil {
+			configured = map[string]string{}
 		}
+		configured[engine.DefaultProject] = root
 	}
 	for _, name := range slices.Sorted(maps.Keys(configured)) {
-		if err := records.PutProject(ctx, jobs.Project{Name: name, Root: filepath.Clean(configured[name])}, ""); err != nil {
+		if _, err := eng.AddProject(ctx, host, jobs.Project{Name: name, Root: configured[name]}); err != nil {
 			return err
 		}
 	}

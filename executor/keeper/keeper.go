@@ -68,7 +68,7 @@ func hold(dir Dir, self []string) int {
 	signal.Notify(stop, syscall.SIGUSR1)
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	unix.CloseOnExec(LockFD)
-	h := &holding{dir: dir, stop: stop, begun: time.Now(), lock: os.NewFile(LockFD, dir.Lock())}
+	h := &holding{dir: dir, stop: stop, lock: os.NewFile(LockFD, dir.Lock())}
 	// The launcher sets out at once, so that its start costs no time of its own.
 	// Until it is sent its orders it is nothing but a process.
 	launchErr := h.startLauncher(self)
@@ -88,6 +88,7 @@ func (h *holding) admit() (code int, err error) {
 	if h.spec, err = readSpec(os.Stdin); err != nil {
 		return exitUsage, fmt.Errorf("read the spec: %w", err)
 	}
+	h.begun = time.Now() // the orders are here; waiting for them is the daemon's time
 	if err := h.takeLock(); err != nil {
 		return exitRefused, err
 	}
@@ -158,7 +159,11 @@ func (h *holding) run(launchErr error) (code int) {
 	if err != nil {
 		return h.endUnstarted(err)
 	}
-	h.supervise(started)
+	if err := h.supervise(started); err != nil {
+		// How the tool ended was not seen, so there is no exit record: better none
+		// than one that is not true.
+		return h.complain(exitFailed, err)
+	}
 	return h.end(nil)
 }
 
@@ -304,7 +309,9 @@ func (h *holding) abandon() {
 	}
 	h.launcher.Close()
 	SignalGroup(h.launcher.Pid, syscall.SIGKILL)
-	Reap(h.launcher.Pid)
+	if _, err := Reap(h.launcher.Pid); err != nil {
+		h.complain(exitFailed, err)
+	}
 	h.launcher = nil
 	if h.log != nil {
 		h.drain()

@@ -83,11 +83,36 @@ func SignalGroup(pgid int, sig syscall.Signal) {
 	}
 }
 
-// Reap collects a child that has ended, or waits for its end.
-func Reap(pid int) (ws syscall.WaitStatus) {
+// Reap collects a child that has ended, or waits for its end. After an error nothing
+// is known of how it ended.
+func Reap(pid int) (ws syscall.WaitStatus, err error) {
 	for {
-		if _, err := syscall.Wait4(pid, &ws, 0, nil); !errors.Is(err, syscall.EINTR) {
-			return ws
+		if _, err = syscall.Wait4(pid, &ws, 0, nil); !errors.Is(err, syscall.EINTR) {
+			break
 		}
 	}
+	if err != nil {
+		return ws, fmt.Errorf("reap process %d: %w", pid, err)
+	}
+	return ws, nil
 }
+
+// Belongs reports whether a living process is the attempt's: it, or one that it
+// descends from, is the tool's keeper, is in the tool's session, or carries the
+// attempt's tag. Ask it only while the attempt lives.
+func Belongs(pid int, s Started) bool {
+	for range maxAncestors {
+		p, err := readStatus(pid)
+		if err != nil || pid <= 1 {
+			return false
+		}
+		if p.sid == s.Pid || p.process() == s.Keeper() || hasTag(pid, s.Token) {
+			return true
+		}
+		pid = p.ppid
+	}
+	return false
+}
+
+// maxAncestors bounds the walk to the first process; no honest tree is as deep.
+const maxAncestors = 256

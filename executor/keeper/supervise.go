@@ -30,8 +30,9 @@ func (h *holding) after(limit time.Duration) <-chan time.Time {
 	return time.After(time.Until(h.begun.Add(limit)))
 }
 
-// supervise waits for the tool's end, stops it when that is due, and sweeps.
-func (h *holding) supervise(s *Started) {
+// supervise waits for the tool's end, stops it when that is due, and sweeps. An error
+// means that its end was not seen.
+func (h *holding) supervise(s *Started) error {
 	ended := make(chan error, 1)
 	go func() { ended <- WaitEnd(s.Pid, true) }()
 	timeout := h.after(h.spec.Timeout)
@@ -65,13 +66,16 @@ func (h *holding) supervise(s *Started) {
 			continue
 		case err := <-ended:
 			if err != nil {
-				h.complain(exitFailed, fmt.Errorf("wait for the tool: %w", err))
+				return fmt.Errorf("wait for the tool: %w", err)
 			}
 		}
 		break
 	}
 	e := &h.exit
-	ws, leftover, escaped := endTree(s, e.StoppedFor != StoppedForNothing, leftoverGrace)
+	ws, leftover, escaped, err := endTree(s, e.StoppedFor != StoppedForNothing, leftoverGrace)
+	if err != nil {
+		return err
+	}
 	e.Leftover, e.Escaped = leftover, escaped
 	if ws.Signaled() {
 		e.Signal, e.CoreDumped = int(ws.Signal()), ws.CoreDump()
@@ -87,6 +91,7 @@ func (h *holding) supervise(s *Started) {
 		e.Error = fmt.Sprintf("flush the outputs: %v", err)
 		e.DiskFull = e.DiskFull || isDiskFull(err)
 	}
+	return nil
 }
 
 // drain reads what is left in the pipes. Normally all writers are gone; one that

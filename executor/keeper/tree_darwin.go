@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 	"time"
 
@@ -38,18 +39,18 @@ func WaitEnd(pid int, _ bool) error {
 // endTree ends whatever is left of the attempt: members of the tool's group and
 // session, and processes that carry its tag. The tool's first process has ended
 // and is reaped last, because as a zombie it keeps the group's number.
-func endTree(s *Started, kill bool, grace time.Duration) (ws syscall.WaitStatus, leftover int, escaped []Process) {
-	defer func() { ws = Reap(s.Pid) }()
+func endTree(s *Started, kill bool, grace time.Duration) (ws syscall.WaitStatus, leftover int, escaped []Process, err error) {
 	seen := map[Process]bool{}
 	deadline := time.Now().Add(grace)
 	last := deadline.Add(killPatience)
 	for {
-		living := remaining(s)
-		if len(living) == 0 {
-			return ws, len(seen), nil
+		living, err := remaining(s)
+		if err != nil {
+			return ws, 0, nil, err
 		}
-		if time.Now().After(last) {
-			return ws, len(seen), living
+		if len(living) == 0 || time.Now().After(last) {
+			ws, err = Reap(s.Pid)
+			return ws, len(seen), living, err
 		}
 		sig := syscall.SIGTERM
 		if kill || time.Now().After(deadline) {
@@ -60,10 +61,10 @@ func endTree(s *Started, kill bool, grace time.Duration) (ws syscall.WaitStatus,
 	}
 }
 
-func remaining(s *Started) []Process {
+func remaining(s *Started) ([]Process, error) {
 	all, err := readStatuses()
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("look for the tool's processes: %w", err)
 	}
 	var found []Process
 	for _, p := range all {
@@ -74,7 +75,7 @@ func remaining(s *Started) []Process {
 			found = append(found, p.process())
 		}
 	}
-	return found
+	return found, nil
 }
 
 // reserveRoom takes room on the disk; where the file system cannot, zeros do.

@@ -51,10 +51,12 @@ func pidOf(info *unix.Siginfo) int {
 // endTree reaps the tool's first process, which has ended, then ends whatever is
 // left of the tree and reaps all of it. Every process left is a descendant: those
 // whose parents die become children of this one, until there are no children.
-func endTree(s *Started, kill bool, grace time.Duration) (ws syscall.WaitStatus, leftover int, escaped []Process) {
-	ws = Reap(s.Pid)
+func endTree(s *Started, kill bool, grace time.Duration) (ws syscall.WaitStatus, leftover int, escaped []Process, err error) {
+	if ws, err = Reap(s.Pid); err != nil {
+		return ws, 0, nil, err
+	}
 	if reap() {
-		return ws, 0, nil
+		return ws, 0, nil, nil
 	}
 	seen := map[Process]bool{}
 	deadline := time.Now().Add(grace)
@@ -67,10 +69,10 @@ func endTree(s *Started, kill bool, grace time.Duration) (ws syscall.WaitStatus,
 		living := descendants()
 		signalAll(living, sig, seen)
 		if reap() {
-			return ws, len(seen), nil
+			return ws, len(seen), nil, nil
 		}
 		if time.Now().After(last) {
-			return ws, len(seen), living
+			return ws, len(seen), living, nil
 		}
 		AwaitEnd(living, sweepPause)
 	}

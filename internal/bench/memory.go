@@ -120,9 +120,9 @@ func fillOne(ctx context.Context, s *store.Store, done jobs.Job, i int64) error 
 	}
 	_, err := s.Update(ctx, done.ID, func(j *jobs.Job) (jobs.Note, error) {
 		ended := done
-		ended.Seq, ended.Revision = j.Seq, j.Revision
+		ended.Seq, ended.Revision, ended.Event = j.Seq, j.Revision, jobs.EventComplete
 		*j = ended
-		return jobs.Note{Event: jobs.EventComplete}, nil
+		return jobs.Note{}, nil
 	})
 	return err
 }

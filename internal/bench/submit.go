@@ -161,6 +161,12 @@ func (b *bench) replay(ctx context.Context) error {
 			}
 			calls = append(calls, req)
 		}
+		// The most that gRPC itself can do here, with client and daemon on one machine.
+		rate, cpu, err := b.together(d, callers, func(int, int) error { _, err := d.WhoAmI(ctx); return err })
+		if err != nil {
+			return err
+		}
+		b.table.add(row{what: fmt.Sprintf("request that does nothing (WhoAmI), %d callers, 1 connection", callers), figure: fmt.Sprintf("%.0f/s", rate), ratio: cpu})
 		for _, keys := range []int{1, callers} {
 			rate, cpu, err := b.together(d, callers, func(caller, _ int) error {
 				job, err := d.Submit(ctx, calls[caller%keys])

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -16,7 +17,7 @@ import (
 func (e *Engine) Approve(ctx context.Context, c Caller, id, bindingDigest, reason string) (*jobs.Job, error) {
 	job, err := e.decide(ctx, c, id, "approved: "+reason, func(j *jobs.Job) error {
 		return j.Approve(c.Principal, reason, bindingDigest, e.now())
-	}, jobs.EventApprove)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +30,7 @@ func (e *Engine) Approve(ctx context.Context, c Caller, id, bindingDigest, reaso
 func (e *Engine) Deny(ctx context.Context, c Caller, id, reason string) (*jobs.Job, error) {
 	job, err := e.decide(ctx, c, id, "denied: "+reason, func(j *jobs.Job) error {
 		return j.Deny(c.Principal, reason, e.now())
-	}, jobs.EventDeny)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +38,7 @@ func (e *Engine) Deny(ctx context.Context, c Caller, id, reason string) (*jobs.J
 	return job, nil
 }
 
-func (e *Engine) decide(ctx context.Context, c Caller, id, message string, change func(*jobs.Job) error, event jobs.Event) (*jobs.Job, error) {
+func (e *Engine) decide(ctx context.Context, c Caller, id, message string, change func(*jobs.Job) error) (*jobs.Job, error) {
 	before, err := e.visible(ctx, c, id)
 	if err != nil {
 		return nil, err
@@ -49,39 +50,60 @@ func (e *Engine) decide(ctx context.Context, c Caller, id, message string, chang
 		if err := change(j); err != nil {
 			return jobs.Note{}, err
 		}
-		return jobs.Note{Event: event, Principal: c.Principal, Message: message, Data: j.Approval}, nil
+		return jobs.Note{Principal: c.Principal, Message: message, Data: j.Approval}, nil
 	})
 }
 
 // expire cancels a job that nobody decided in time. The clock is asked again, in
 // case it was stepped since the timer was set.
 func (e *Engine) expire(id string) {
-	ctx := context.Background()
-	job, err := e.store.Get(ctx, id)
-	if err != nil || job.State != jobs.StateAwaitingApproval {
-		return
-	}
-	if e.now().Before(job.Approval.ExpiresAt) {
-		e.admit(job, e.slotOf(job))
-		return
-	}
-	e.change(id, jobs.EventExpire, "nobody decided in time", func(j *jobs.Job) error { return j.Expire(e.now()) })
-	e.forget(id)
+	e.endWaiting(id, "nobody decided in time", func(j *jobs.Job) error {
+		if j.State == jobs.StateAwaitingApproval && e.now().Before(j.Approval.ExpiresAt) {
+			return errNotYet
+		}
+		return j.Expire(e.now())
+	})
 }
 
 // tooLate cancels a job that has not started by its start_by (promise G15).
 func (e *Engine) tooLate(id string) {
-	job, err := e.store.Get(context.Background(), id)
-	if err != nil || (job.State != jobs.StateQueued && job.State != jobs.StateAwaitingApproval) {
-		return
+	e.endWaiting(id, "start_by has passed", func(j *jobs.Job) error {
+		if !e.now().After(j.Call.Options.StartBy) {
+			return errNotYet
+		}
+		if j.State == jobs.StateRunning {
+			return jobs.Errorf(jobs.CodeStateConflict, "it has begun")
+		}
+		return j.TooLate(e.now())
+	})
+}
+
+var errNotYet = errors.New("the time has not come")
+
+// endWaiting ends a job that waits. If that cannot be stored now it is tried again;
+// the job does not start meanwhile, since Begin looks at the time itself.
+func (e *Engine) endWaiting(id, message string, end func(*jobs.Job) error) {
+	job, err := e.change(id, message, end)
+	switch {
+	case err == nil:
+		e.sched.remove(id)
+		e.forget(id)
+		e.tidyJob(job)
+	case jobs.CodeOf(err) == jobs.CodeStateConflict, jobs.CodeOf(err) == jobs.CodeJobNotFound:
+	case errors.Is(err, errNotYet):
+		e.admitAgain(id)
+	default:
+		e.at(e.now().Add(tryAgainAfter), id, func() { e.endWaiting(id, message, end) })
 	}
-	if by := job.Call.Options.StartBy; !e.now().After(by) {
-		e.at(by, id, func() { e.tooLate(id) })
-		return
+}
+
+// tidyJob removes the work folders of a job that ended while nobody attended to it.
+func (e *Engine) tidyJob(job *jobs.Job) {
+	for _, at := range job.Attempts {
+		if err := e.exec.Tidy(job.ID, at.N, len(job.Artifacts) > 0); err != nil {
+			e.log.Warn("an attempt's folder could not be tidied", "job_id", job.ID, "attempt", at.N, "error", err)
+		}
 	}
-	e.sched.remove(id)
-	e.change(id, jobs.EventTooLate, "start_by has passed", func(j *jobs.Job) error { return j.TooLate(e.now()) })
-	e.forget(id)
 }
 
 // sealBinding fixes what a person is asked to approve by its digest.

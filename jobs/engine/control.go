@@ -17,7 +17,6 @@ func (e *Engine) Cancel(ctx context.Context, c Caller, id, reason string) (*jobs
 	job, err := e.store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
 		note := jobs.Note{Principal: c.Principal, Message: "asked to stop: " + reason}
 		if j.State == jobs.StateQueued || j.State == jobs.StateAwaitingApproval {
-			note.Event = jobs.EventCancel
 			return note, j.Cancel(stop)
 		}
 		return note, j.RequestStop(stop)
@@ -28,6 +27,7 @@ func (e *Engine) Cancel(ctx context.Context, c Caller, id, reason string) (*jobs
 	if job.State.Terminal() {
 		e.sched.remove(id)
 		e.forget(id)
+		e.tidyJob(job)
 		return job, nil
 	}
 	e.mu.Lock()
@@ -44,8 +44,13 @@ func (e *Engine) Resolve(ctx context.Context, c Caller, id string, to jobs.State
 	if _, err := e.visible(ctx, c, id); err != nil {
 		return nil, err
 	}
-	return e.store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
-		note := jobs.Note{Event: jobs.EventResolve, Principal: c.Principal, Message: "resolved as " + string(to) + ": " + reason}
+	job, err := e.store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
+		note := jobs.Note{Principal: c.Principal, Message: "resolved as " + string(to) + ": " + reason}
 		return note, j.Resolve(to, c.Principal, reason, e.now())
 	})
+	if err != nil {
+		return nil, err
+	}
+	e.tidyJob(job)
+	return job, nil
 }

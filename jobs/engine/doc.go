@@ -8,12 +8,13 @@
 //	stage.go     the inputs as the tool will read them, compared with what was approved
 //	command.go   what a manifest wants started, and the programs for it
 //	finish.go    from an attempt's outcome to a state with evidence
+//	verify.go    exit code 0 alone proves nothing: outputs, digests, result
 //	publish.go   the only changes to projects: place, store the plan, carry it out
 //	probe.go     what a tool's own probe proves of an unknown job
 //	recover.go   what a new daemon concludes from what the old one left
 //	control.go   cancel and resolve
 //	query.go, watch.go, progress.go, files.go   what callers ask for
 //
-// It starts no process and touches no file itself (package executor does), opens
+// It starts no process and changes no file itself (package executor does), opens
 // no store (it is given one), and knows no wire protocol (faces call it).
 package engine

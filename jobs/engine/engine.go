@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -94,8 +96,23 @@ type Engine struct {
 	mu        sync.Mutex
 	live      map[string]*live // jobs with a running attempt, by id
 	timers    map[string]*time.Timer
+	earlier   map[string]*schemas.Tool // manifests of before an upgrade, by digest
 	entropy   *ulid.MonotonicEntropy
 	lastMilli uint64
+}
+
+// IsTool reports whether a process is of a job that runs now. A tool is never a
+// caller: a face refuses such a peer.
+func (e *Engine) IsTool(pid int) bool {
+	e.mu.Lock()
+	running := maps.Clone(e.live)
+	e.mu.Unlock()
+	for id, l := range running {
+		if n := int(l.attempt.Load()); n > 0 && e.exec.Belongs(id, n, pid) {
+			return true
+		}
+	}
+	return false
 }
 
 // live is a job that this engine is running. stop is called at most once, when
@@ -103,6 +120,7 @@ type Engine struct {
 type live struct {
 	stopOnce sync.Once
 	stop     chan struct{}
+	attempt  atomic.Int64 // its number, 0 until it is known
 	mu       sync.Mutex
 	source   func() (Progress, bool) // nil until the tool runs
 }
@@ -134,6 +152,7 @@ func New(o Options) (*Engine, error) {
 		leave:       leave,
 		live:        map[string]*live{},
 		timers:      map[string]*time.Timer{},
+		earlier:     map[string]*schemas.Tool{},
 		entropy:     ulid.Monotonic(ulid.DefaultEntropy(), 0),
 	}
 	return e, nil
@@ -145,6 +164,11 @@ func New(o Options) (*Engine, error) {
 func (e *Engine) Start(ctx context.Context) error {
 	if err := e.tell(ctx, "the daemon started"); err != nil {
 		return err
+	}
+	for _, tool := range e.registry.All() {
+		if err := e.store.PutManifest(ctx, tool.Digest, tool.Text); err != nil {
+			return err
+		}
 	}
 	if err := e.recoverAll(ctx); err != nil {
 		return err
@@ -211,7 +235,7 @@ func (e *Engine) at(when time.Time, jobID string, f func()) {
 		e.running.Add(1)
 		e.mu.Unlock()
 		defer e.running.Done()
-		f()
+		e.guarded(f)
 	})
 }
 

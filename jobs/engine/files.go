@@ -128,9 +128,6 @@ func (e *Engine) openReference(ctx context.Context, c Caller, ref string) (*os.F
 
 func (e *Engine) openArtifact(ctx context.Context, c Caller, id, name string) (*os.File, FileInfo, error) {
 	ref := jobPrefix + id + "/" + name
-	if host := hostOf(id); host != "" && host != e.store.HostID() {
-		return nil, FileInfo{}, jobs.Errorf(jobs.CodeOtherHost, "job %s is on host %s; this is %s", id, host, e.store.HostID()).WithJob(id).With("host", host)
-	}
 	job, err := e.visible(ctx, c, id)
 	if err != nil {
 		return nil, FileInfo{}, err
@@ -155,7 +152,8 @@ func (e *Engine) openArtifact(ctx context.Context, c Caller, id, name string) (*
 // may write, checks that it is still what the job made.
 func (e *Engine) openArtifactFile(ctx context.Context, job *jobs.Job, a jobs.Artifact) (*os.File, error) {
 	if a.Kept != "" {
-		return os.Open(filepath.Join(e.exec.JobDir(job.ID), a.Kept))
+		f, _, err := files.OpenKept(filepath.Join(e.exec.JobDir(job.ID), a.Kept))
+		return f, err
 	}
 	root, err := e.openProject(ctx, job.Principal, a.Project)
 	if err != nil {
@@ -218,7 +216,7 @@ func (e *Engine) Upload(ctx context.Context, c Caller, req UploadRequest) (*Uplo
 	}
 	w, err := e.blobs.Create(ctx, e.limits.UploadBytes)
 	if err != nil {
-		return nil, jobs.Errorf(jobs.CodeDiskFull, "an upload cannot be begun: %w", err)
+		return nil, uploadFault("begun", err)
 	}
 	return &Upload{e: e, c: c, req: req, w: w}, nil
 }
@@ -232,7 +230,7 @@ func (u *Upload) Write(p []byte) (int, error) {
 	case errors.Is(err, files.ErrTooLarge):
 		return n, jobs.Errorf(jobs.CodeFileTooLarge, "the file has more than the %d bytes that this host takes", u.e.limits.UploadBytes)
 	default:
-		return n, jobs.Errorf(jobs.CodeDiskFull, "the upload cannot be written: %w", err)
+		return n, uploadFault("written", err)
 	}
 }
 
@@ -244,10 +242,22 @@ func (u *Upload) Commit(ctx context.Context) (jobs.Blob, error) {
 		return jobs.Blob{}, jobs.Errorf(jobs.CodeDigestMismatch, "the bytes received do not have the digest %s that was announced", u.req.SHA256)
 	}
 	if err != nil {
-		return jobs.Blob{}, jobs.Errorf(jobs.CodeDiskFull, "the upload cannot be stored: %w", err)
+		return jobs.Blob{}, uploadFault("stored", err)
 	}
 	blob := jobs.Blob{SHA256: kept.SHA256, Size: kept.Size, MediaType: kept.MediaType, Principals: []string{u.c.Principal}, StoredAt: u.e.now()}
 	return blob, u.e.store.PutBlob(context.WithoutCancel(ctx), blob)
+}
+
+// uploadFault tells a full disk from a caller that went away and from other faults.
+func uploadFault(what string, err error) error {
+	switch {
+	case startReason(err) == jobs.EndDiskFull:
+		return jobs.Errorf(jobs.CodeDiskFull, "there is no room for the upload: %w", err)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return jobs.Errorf(jobs.CodeCallerGone, "the upload was cut short: %w", err)
+	default:
+		return jobs.Errorf(jobs.CodeInternal, "the upload cannot be %s: %w", what, err)
+	}
 }
 
 // Abort gives the upload up; after Commit it does nothing.
@@ -269,7 +279,29 @@ func (e *Engine) AddProject(ctx context.Context, c Caller, p jobs.Project) (jobs
 		return p, jobs.Errorf(jobs.CodeRequestInvalid, "%q cannot be a project: %s", p.Root, plainMessage(err))
 	}
 	defer root.Close()
+	if overlaps(p.Root, e.facts.StatePath) && !within(p.Root, filepath.Join(e.facts.StatePath, ProjectsFolder)) {
+		return p, jobs.Errorf(jobs.CodeRequestInvalid, "%q overlaps macexec's own state folder, which no call may read or write; choose another folder", p.Root)
+	}
 	return p, e.store.PutProject(context.WithoutCancel(ctx), p, c.Principal)
+}
+
+// ProjectsFolder is where, in the state folder, macexec makes projects of its own.
+const ProjectsFolder = "projects"
+
+// overlaps reports whether one folder lies in the other, whatever symbolic links lead
+// there.
+func overlaps(a, b string) bool { return within(a, b) || within(b, a) }
+
+func within(inner, outer string) bool {
+	rel, err := filepath.Rel(resolved(outer), resolved(inner))
+	return err == nil && filepath.IsLocal(rel)
+}
+
+func resolved(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
 }
 
 // RemoveProject forgets a project; its files stay. It is refused while a job that
@@ -281,9 +313,13 @@ func (e *Engine) RemoveProject(ctx context.Context, c Caller, name string) error
 	}
 	for _, j := range open {
 		var args any
-		if json.Unmarshal(j.Call.Arguments, &args) == nil && projectOf(args) == name {
-			return jobs.Errorf(jobs.CodeProjectInUse, "job %s is %s and uses project %s; wait for it or cancel it", j.ID, j.State, name).WithJob(j.ID)
+		if json.Unmarshal(j.Call.Arguments, &args) != nil || projectOf(args) != name {
+			continue
 		}
+		if j.Principal != c.Principal {
+			return jobs.Errorf(jobs.CodeProjectInUse, "a job that is not settled uses project %s", name)
+		}
+		return jobs.Errorf(jobs.CodeProjectInUse, "job %s is %s and uses project %s; wait for it or cancel it", j.ID, j.State, name).WithJob(j.ID)
 	}
 	return e.store.DeleteProject(context.WithoutCancel(ctx), name, c.Principal)
 }

@@ -58,7 +58,10 @@ func (e *Engine) judge(ctx context.Context, c Caller, req Request, args any) (*j
 	}
 	binding, err := e.bind(ctx, c.Principal, j)
 	if err != nil {
-		return j, refusal(jobs.CodeArgumentsBusiness, "business", []schemas.Finding{fileFinding("", err)})
+		if finding, ok := fileFinding("", err); ok {
+			return j, refusal(jobs.CodeArgumentsBusiness, "business", []schemas.Finding{finding})
+		}
+		return j, fault(err)
 	}
 	j.binding = binding
 	return j, nil
@@ -110,7 +113,10 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 		if arg.Role != schemas.RoleInput {
 			continue
 		}
-		in, facts, finding := e.lookAtInput(ctx, c.Principal, j, arg)
+		in, facts, finding, err := e.lookAtInput(ctx, c.Principal, j, arg)
+		if err != nil {
+			return fault(err)
+		}
 		if finding != nil {
 			findings = append(findings, *finding)
 			continue
@@ -125,7 +131,11 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 			Hint: "use a host that can (Linux with Landlock, macOS), or set confinement to best_effort in config.yaml",
 		})
 	}
-	findings = append(findings, e.lookAtPublishes(ctx, c.Principal, req, j)...)
+	published, err := e.lookAtPublishes(ctx, c.Principal, req, j)
+	if err != nil {
+		return fault(err)
+	}
+	findings = append(findings, published...)
 	findings = append(findings, e.lookAtPrograms(ctx, j, vars)...)
 	if free, err := files.FreeBytes(e.exec.Root()); err == nil && free < bytesIn+minFreeBytes {
 		findings = append(findings, schemas.Finding{
@@ -150,39 +160,39 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 // minFreeBytes is the room that a job needs besides its inputs.
 const minFreeBytes = 64 << 20
 
-// lookAtInput says what a file argument names, without copying it.
-func (e *Engine) lookAtInput(ctx context.Context, principal string, j *judgement, arg schemas.FileArgument) (jobs.InputFile, schemas.File, *schemas.Finding) {
+// lookAtInput says what a file argument names, without copying it, or in a finding
+// what is wrong with it.
+func (e *Engine) lookAtInput(ctx context.Context, principal string, j *judgement, arg schemas.FileArgument) (jobs.InputFile, schemas.File, *schemas.Finding, error) {
 	f, in, err := e.openInput(ctx, principal, j.args, arg)
 	if err != nil {
-		finding := fileFinding(arg.Pointer, err)
-		return in, schemas.File{}, &finding
+		finding, err := asFinding(arg.Pointer, err)
+		return in, schemas.File{}, finding, err
 	}
 	defer f.Close()
 	mediaType, sniffed, err := files.SniffFile(f)
+	if err == nil && in.Size == 0 && runs(j.tool) {
+		err = files.ErrEmpty
+	}
 	if err != nil {
-		finding := fileFinding(arg.Pointer, err)
-		return in, schemas.File{}, &finding
+		finding, err := asFinding(arg.Pointer, err)
+		return in, schemas.File{}, finding, err
 	}
 	kind := string(sniffed)
 	in.MediaType = mediaType
-	if in.Size == 0 && runs(j.tool) {
-		finding := fileFinding(arg.Pointer, files.ErrEmpty)
-		return in, schemas.File{}, &finding
-	}
 	if len(arg.Kinds) > 0 && !slices.Contains(arg.Kinds, kind) {
 		return in, schemas.File{}, &schemas.Finding{
 			Pointer: arg.Pointer, Keyword: "kind",
 			Message: fmt.Sprintf("%q holds %s by its first bytes (%s), not %s", in.Reference, kind, mediaType, strings.Join(arg.Kinds, " or ")),
 			Hint:    "name a file that really is " + strings.Join(arg.Kinds, " or ") + "; the name's ending does not count",
-		}
+		}, nil
 	}
 	return in, schemas.File{
 		Name: path.Base(in.Path), Size: in.Size, MediaType: mediaType, Kind: kind, SHA256: in.SHA256,
-	}, nil
+	}, nil, nil
 }
 
 // lookAtPublishes works out what the call would change in a project.
-func (e *Engine) lookAtPublishes(ctx context.Context, principal string, req Request, j *judgement) []schemas.Finding {
+func (e *Engine) lookAtPublishes(ctx context.Context, principal string, req Request, j *judgement) ([]schemas.Finding, error) {
 	var findings []schemas.Finding
 	byName := map[string]schemas.FileArgument{}
 	for _, arg := range j.tool.Files(j.args) {
@@ -201,18 +211,20 @@ func (e *Engine) lookAtPublishes(ctx context.Context, principal string, req Requ
 		if p.Remove != "" {
 			step.Verb, step.Artifact = jobs.VerbRemove, ""
 		}
-		err := e.lookAtDestination(ctx, principal, &step, req.Options.Replace)
-		if err != nil {
-			finding := fileFinding(arg.Pointer, err)
+		if err := e.lookAtDestination(ctx, principal, &step, req.Options.Replace); err != nil {
+			finding, fault := asFinding(arg.Pointer, err)
+			if fault != nil {
+				return nil, fault
+			}
 			if isNotExist(err) && step.Verb != jobs.VerbRemove {
 				finding.Keyword, finding.Hint = "folder", "make the folder in the project first, or choose another output"
 			}
-			findings = append(findings, finding)
+			findings = append(findings, *finding)
 			continue
 		}
 		j.publishes = append(j.publishes, step)
 	}
-	return findings
+	return findings, nil
 }
 
 func (e *Engine) lookAtDestination(ctx context.Context, principal string, step *jobs.PublishStep, replace bool) error {
@@ -336,26 +348,62 @@ func (e *Engine) bind(ctx context.Context, principal string, j *judgement) (jobs
 	return sealBinding(b)
 }
 
-// fileFinding says in a finding what is wrong with a file argument.
-func fileFinding(pointer string, err error) schemas.Finding {
+// keywordTaken is the finding that something is at the destination.
+const keywordTaken = "destination_taken"
+
+// asFinding makes a finding of an error that the caller can mend, and hands any other
+// on: a fault of the store or the host is not the call's.
+func asFinding(pointer string, err error) (*schemas.Finding, error) {
+	if finding, ok := fileFinding(pointer, err); ok {
+		return &finding, nil
+	}
+	return nil, err
+}
+
+// fileFinding says in a finding what is wrong with a file argument; false if it is
+// not the argument's fault.
+func fileFinding(pointer string, err error) (schemas.Finding, bool) {
 	f := schemas.Finding{Pointer: pointer, Keyword: "file", Message: plainMessage(err), Hint: "check the name and the project"}
 	switch {
 	case isNotExist(err):
 		f.Keyword, f.Hint = "exists", "name a file that exists in the project, or upload one first"
 	case errors.Is(err, files.ErrTaken):
-		f.Keyword, f.Hint = "destination_taken", "choose another output, or ask for the file to be replaced"
+		f.Keyword, f.Hint = keywordTaken, "choose another output, or ask for the file to be replaced"
 	case errors.Is(err, files.ErrEmpty):
 		f.Keyword, f.Hint = "not_empty", "name a file that has content"
-	case errors.Is(err, files.ErrNotRegular):
+	case errors.Is(err, files.ErrNotRegular), errors.Is(err, files.ErrNotFolder):
 		f.Keyword, f.Hint = "regular_file", "name a regular file, not a folder, pipe, device or link"
 	case errors.Is(err, files.ErrPath), errors.Is(err, files.ErrOutside), errors.Is(err, files.ErrNameTooLong):
 		f.Keyword, f.Hint = "path", "name a file by its path inside the project, such as \"clips/a.mp4\""
 	case errors.Is(err, files.ErrDenied):
 		f.Keyword, f.Hint = "permission", "let the user that runs macexec read the file, or write to the folder"
-	case jobs.CodeOf(err) == jobs.CodeProjectNotFound:
-		f.Pointer, f.Keyword, f.Hint = "/project_id", "project", "use a project that the host has (macexec projects list)"
+	case errors.Is(err, files.ErrChanged):
+		f.Keyword, f.Hint = "changed", "call again when the file is no longer being written"
+	default:
+		switch jobs.CodeOf(err) {
+		case jobs.CodeProjectNotFound:
+			f.Pointer, f.Keyword, f.Hint = "/project_id", "project", "use a project that the host has (macexec projects list)"
+		case jobs.CodeFileNotFound, jobs.CodeJobNotFound, jobs.CodeArtifactGone, jobs.CodeArtifactChanged:
+			f.Keyword, f.Hint = "exists", "upload the file first, or name an artifact that a job has"
+		case jobs.CodeOtherHost, jobs.CodeRequestInvalid:
+			f.Keyword, f.Hint = "reference", "a file is a path, sha256:<hex>, or job:<id>/<artifact> of this host"
+		default:
+			return f, false
+		}
 	}
-	return f
+	return f, true
+}
+
+// fault is an error that is not the call's: it carries no verdicts, and the call is
+// neither refused nor accepted.
+func fault(err error) *jobs.Error {
+	if e, ok := errors.AsType[*jobs.Error](err); ok {
+		return e
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return jobs.Errorf(jobs.CodeCallerGone, "the caller went away before the call was decided; repeat it with the same key")
+	}
+	return jobs.Errorf(jobs.CodeInternal, "the call could not be looked at: %w", err)
 }
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -39,7 +39,12 @@ func (a *attempt) probe(ctx context.Context, alive bool) {
 }
 
 func (a *attempt) settle(to jobs.State, side jobs.SideEffect, proof jobs.Evidence) {
-	a.e.change(a.job.ID, jobs.EventSettle, proof.Detail, func(j *jobs.Job) error {
+	job, err := a.e.change(a.job.ID, proof.Detail, func(j *jobs.Job) error {
 		return j.Settle(to, jobs.EndProbed, side, proof, a.e.now())
 	})
+	if err != nil {
+		a.e.log.Warn("what a probe proves was not stored", "job_id", a.job.ID, "error", err)
+		return
+	}
+	a.e.tidyJob(job)
 }

@@ -11,12 +11,11 @@ import (
 // progressSource reads what a running tool says of its progress. It is asked only
 // when somebody watches.
 func (a *attempt) progressSource(ctx context.Context) func() (Progress, bool) {
+	id, n := a.job.ID, a.n
 	if a.variant == nil || a.variant.Progress == nil {
-		return func() (Progress, bool) {
-			return Progress{JobID: a.job.ID, Attempt: a.n, Phase: jobs.PhaseRunning}, true
-		}
+		return func() (Progress, bool) { return Progress{JobID: id, Attempt: n, Phase: jobs.PhaseRunning}, true }
 	}
-	id, n, file := a.job.ID, a.n, a.variant.Progress.File
+	file := a.variant.Progress.File
 	total, _ := a.variant.ProgressTotal(ctx, a.vars)
 	var best float64
 	return func() (Progress, bool) {

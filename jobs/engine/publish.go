@@ -12,63 +12,60 @@ import (
 	"github.com/macexec/macexec/jobs"
 )
 
-// publish changes the projects. The new files are brought to hidden names first,
-// where nobody sees them; then the plan is stored, after which a stop comes too
-// late; then each step is carried out by one rename. keep, if any, puts what the
-// tool made into the record together with the plan; evidence, if any, is of the
-// tool's end.
-func (a *attempt) publish(keep func(*jobs.Job), evidence ...jobs.Evidence) error {
+// product is what a tool has made and how it goes into the record. The zero product
+// is of a tool that starts no process and only publishes.
+type product struct {
+	ran       bool
+	artifacts []jobs.Artifact
+	keep      func(*jobs.Job) // puts it into the record
+	proof     jobs.Evidence   // of the tool's end
+}
+
+// publish changes the projects, if the call asks for that, and completes the job.
+// The new files are brought to hidden names first, where nobody sees them; then the
+// plan is stored, after which a stop comes too late; then each step is carried out
+// by one rename.
+func (a *attempt) publish(made product) error {
 	ctx := a.e.stopped
-	steps, findings := a.publishes(ctx)
-	if len(findings) > 0 {
-		reason := jobs.EndPublishFailed
-		if findings[0].Keyword == "destination_taken" {
-			reason = jobs.EndDestinationTaken
-		}
-		return a.unpublished(reason, findings[0].Message, keep, evidence)
+	steps, refused := a.publishes(ctx)
+	if refused != nil {
+		return a.unpublished(made, *refused)
+	}
+	if len(steps) == 0 {
+		return a.complete(made)
 	}
 	if a.job.Approval == nil {
 		// What needed no approval when it was decided must not need one now: a file
 		// may have come to the destination meanwhile.
 		decision := a.e.decideNow(a.job.Principal, a.job.Call.Purpose, a.job.Call.Context.VisibleTools, a.job.Tool, steps)
 		if decision.Effect != jobs.Allow {
-			return a.unpublished(jobs.EndDestinationTaken, "the destination holds a file now: "+decision.Reason, keep, evidence)
+			return a.unpublished(made, unfit{jobs.EndDestinationTaken, "the destination holds a file now: " + decision.Reason})
 		}
 	} else if difference := a.planDifference(steps); difference != "" {
-		return a.unpublished(jobs.EndDestinationTaken, difference, keep, evidence)
-	}
-	var draft jobs.Job // the artifacts that keep will store
-	if keep != nil {
-		keep(&draft)
+		return a.unpublished(made, unfit{jobs.EndDestinationTaken, difference})
 	}
 	for i := range steps {
-		a.name(&steps[i], i, draft.Artifacts)
-		if err := a.place(ctx, &steps[i], draft.Artifacts); err != nil {
-			a.undo(ctx, steps[:i+1], draft.Artifacts)
-			if a.e.stopped.Err() != nil {
-				return errLeft
-			}
-			return a.unpublished(placeReason(err), plainMessage(err), keep, evidence)
+		a.name(&steps[i], i, made.artifacts)
+		if err := a.place(ctx, &steps[i], made.artifacts); err != nil {
+			return a.unpublished(made, unfit{placeReason(err), plainMessage(err)})
 		}
 	}
-	if len(steps) == 0 {
-		return a.nothingToPublish(keep, evidence)
-	}
-	err := a.update("", "the publish plan is stored", func(j *jobs.Job) error {
-		if keep != nil {
-			keep(j)
+	err := a.update("the publish plan is stored", func(j *jobs.Job) error {
+		if made.ran {
+			made.keep(j)
+			j.Evidence = append(j.Evidence, made.proof)
 		}
-		j.Evidence = append(j.Evidence, evidence...)
 		return j.Plans(jobs.PublishPlan{Steps: steps})
 	})
-	if err != nil {
-		a.undo(ctx, steps, draft.Artifacts)
-		if jobs.CodeOf(err) == jobs.CodeStateConflict {
-			return a.stoppedUnpublished(keep, evidence)
-		}
+	switch jobs.CodeOf(err) {
+	case "":
+		return a.carry()
+	case jobs.CodeStateConflict:
+		return a.stoppedUnpublished(made)
+	default:
+		// It cannot be told whether the plan is stored, so the hidden names stay.
 		return err
 	}
-	return a.carry()
 }
 
 // planDifference says what of the approved plan is not so any more.
@@ -117,15 +114,44 @@ func placeReason(err error) jobs.EndReason {
 	}
 }
 
-// undo removes the hidden names of steps that were not carried out. What cannot
-// be removed is logged: it is hidden, and named after the job.
-func (a *attempt) undo(ctx context.Context, steps []jobs.PublishStep, artifacts []jobs.Artifact) {
-	for _, step := range steps {
-		err := a.withStep(ctx, step, artifacts, func(s files.Step) error { return files.Undo(ctx, s) })
-		if err != nil {
-			a.e.log.Warn("a hidden file is left behind", "job_id", a.job.ID, "project", step.Project, "path", step.Temp, "error", err)
+// takeBack removes the hidden names of steps that a job which has ended did not
+// carry out; also of those that were placed before a crash and whose plan was never
+// stored, since their names follow from the job. What cannot be removed is logged.
+func (a *attempt) takeBack(ctx context.Context, job *jobs.Job) {
+	var steps []jobs.PublishStep
+	if job.Plan != nil {
+		steps = slices.DeleteFunc(slices.Clone(job.Plan.Steps), func(s jobs.PublishStep) bool { return s.Done })
+	} else {
+		for i, wanted := range a.wanted() {
+			a.name(&wanted, i, job.Artifacts)
+			steps = append(steps, wanted)
 		}
 	}
+	for _, step := range steps {
+		if step.Verb == jobs.VerbRemove {
+			continue
+		}
+		err := a.withStep(ctx, step, job.Artifacts, func(s files.Step) error { return files.Undo(ctx, s) })
+		if err != nil && !isNotExist(err) && jobs.CodeOf(err) != jobs.CodeProjectNotFound {
+			a.e.log.Warn("a hidden file may be left behind", "job_id", job.ID, "project", step.Project, "path", step.Temp, "error", err)
+		}
+	}
+}
+
+// wanted lists the changes that the call asks for, whatever the project holds now.
+func (a *attempt) wanted() []jobs.PublishStep {
+	var steps []jobs.PublishStep
+	for _, p := range a.tool.Publish {
+		for _, arg := range a.tool.Files(a.vars.Args) {
+			switch arg.Name {
+			case p.At:
+				steps = append(steps, jobs.PublishStep{Verb: jobs.VerbCreate, Artifact: p.Create, Project: projectOf(a.vars.Args), Path: arg.Value})
+			case p.Remove:
+				steps = append(steps, jobs.PublishStep{Verb: jobs.VerbRemove, Project: projectOf(a.vars.Args), Path: arg.Value})
+			}
+		}
+	}
+	return steps
 }
 
 func (a *attempt) withStep(ctx context.Context, step jobs.PublishStep, artifacts []jobs.Artifact, do func(files.Step) error) error {
@@ -150,50 +176,41 @@ func (a *attempt) withStep(ctx context.Context, step jobs.PublishStep, artifacts
 func (a *attempt) carry() error {
 	ctx := a.e.stopped
 	plan := jobs.PublishPlan{Steps: slices.Clone(a.job.Plan.Steps)}
-	done, reason, message := 0, jobs.EndOK, ""
+	done, reason, message, moved := 0, jobs.EndOK, "", false
 	for i := range plan.Steps {
 		res := a.carryStep(ctx, plan.Steps[i])
 		if a.e.stopped.Err() != nil {
 			return errLeft
 		}
-		switch res.Outcome {
-		case files.Done:
+		if res.Trash != "" {
+			plan.Steps[i].Trash, moved = res.Trash, true
+		}
+		if res.Outcome == files.Done {
 			plan.Steps[i].Done = true
-			if res.Trash != "" {
-				plan.Steps[i].Trash = res.Trash
-			}
 			done++
 			continue
-		case files.Taken:
-			reason = jobs.EndDestinationTaken
-		case files.Changed:
-			reason = jobs.EndInputChanged
-		case files.Refused:
-			reason = jobs.EndPublishFailed
-		case files.Unfinished, files.Unproven:
+		}
+		if res.Outcome == files.Unfinished || res.Outcome == files.Unproven {
 			return a.unproven(plan, res)
 		}
-		message = res.Err.Error()
+		reason, message = carryReason(res.Outcome), res.Err.Error()
 		break
 	}
-	a.undo(ctx, pending(plan.Steps), a.job.Artifacts)
 	out := jobs.PublishOutcome(done, len(plan.Steps), reason)
-	if !a.job.Tool.Effects.LeavesNothing() && out.SideEffect == jobs.SideEffectNone {
+	switch {
+	case out.State == jobs.StateCompleted || out.SideEffect != jobs.SideEffectNone:
+	case moved:
+		out.SideEffect = jobs.SideEffectPartial // a file lies in the trash that could not be put back
+	case !a.job.Tool.Effects.LeavesNothing():
 		out.SideEffect = jobs.SideEffectPossible
 	}
-	var result []byte
-	if a.job.Result == nil && out.State == jobs.StateCompleted && a.tool != nil {
-		// The tool started no process; its manifest says what there is to tell.
-		var err error
-		if result, err = a.tool.Result(ctx, a.vars); err != nil {
-			a.e.log.Warn("a manifest's result cannot be worked out", "job_id", a.job.ID, "error", err)
-		}
-	}
-	return &over{event: eventOf(out.State), why: orCompleted(message), change: func(j *jobs.Job) error {
+	result := a.publishedResult(ctx, out.State)
+	took := a.lap()
+	return &over{why: orCompleted(message), change: func(j *jobs.Job) error {
 		j.Plan = &plan
 		j.Artifacts = placed(j.Artifacts, plan.Steps)
-		j.Usage.Publishing += a.lap()
-		if j.Result == nil && out.State == jobs.StateCompleted {
+		j.Usage.Publishing += took
+		if j.Result == nil {
 			j.Result = result
 		}
 		detail := fmt.Sprintf("%d of %d changes are in place, by device and inode", done, len(plan.Steps))
@@ -201,15 +218,36 @@ func (a *attempt) carry() error {
 	}}
 }
 
+func carryReason(o files.Outcome) jobs.EndReason {
+	switch o {
+	case files.Taken:
+		return jobs.EndDestinationTaken
+	case files.Changed:
+		return jobs.EndInputChanged
+	default:
+		return jobs.EndPublishFailed
+	}
+}
+
+// publishedResult is the result of a tool that started no process: its manifest says
+// what there is to tell. Every other result was stored with the plan.
+func (a *attempt) publishedResult(ctx context.Context, state jobs.State) []byte {
+	if a.tool == nil || runs(a.tool) || state != jobs.StateCompleted {
+		return nil
+	}
+	result, err := a.tool.Result(ctx, a.vars)
+	if err != nil {
+		a.e.log.Warn("a manifest's result cannot be worked out", "job_id", a.job.ID, "error", err)
+		return nil
+	}
+	return result
+}
+
 func orCompleted(message string) string {
 	if message == "" {
 		return "completed"
 	}
 	return message
-}
-
-func pending(steps []jobs.PublishStep) []jobs.PublishStep {
-	return slices.DeleteFunc(slices.Clone(steps), func(s jobs.PublishStep) bool { return s.Done })
 }
 
 // placed says of each artifact where it lies now.
@@ -257,7 +295,7 @@ const carryTries = 10
 // how far it went.
 func (a *attempt) unproven(plan jobs.PublishPlan, res files.Result) error {
 	why := "the publish plan could not be finished, and it cannot be told whether its changes were made: " + res.Err.Error()
-	return &over{event: jobs.EventLose, why: why, change: func(j *jobs.Job) error {
+	return &over{why: why, change: func(j *jobs.Job) error {
 		j.Plan = &plan
 		out := jobs.Outcome{State: jobs.StateUnknown, SideEffect: jobs.SideEffectPossible, Retry: jobs.RetrySameKey}
 		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceLostAttempt, Detail: why, Attempt: a.n}, why, a.e.now())
@@ -265,38 +303,43 @@ func (a *attempt) unproven(plan jobs.PublishPlan, res files.Result) error {
 }
 
 // unpublished fails the job before any change; what the tool made is kept with it.
-func (a *attempt) unpublished(reason jobs.EndReason, why string, keep func(*jobs.Job), evidence []jobs.Evidence) error {
-	return a.endUnpublished(jobs.EventFail, jobs.PublishOutcome(0, 1, reason), why, keep, evidence)
+func (a *attempt) unpublished(made product, u unfit) error {
+	if a.e.stopped.Err() != nil {
+		return errLeft
+	}
+	return a.endBefore(made, jobs.PublishOutcome(0, 1, u.reason), u.why)
 }
 
-func (a *attempt) stoppedUnpublished(keep func(*jobs.Job), evidence []jobs.Evidence) error {
-	out := jobs.OutcomeOf(a.job.Tool.Effects, jobs.EndedStopped)
-	return a.endUnpublished(jobs.EventStop, out, "stopped on request before its result was used", keep, evidence)
+func (a *attempt) stoppedUnpublished(made product) error {
+	return a.endBefore(made, jobs.OutcomeOf(a.job.Tool.Effects, jobs.EndedStopped), stoppedUnused)
 }
 
-func (a *attempt) nothingToPublish(keep func(*jobs.Job), evidence []jobs.Evidence) error {
-	out := jobs.OutcomeOf(a.job.Tool.Effects, jobs.EndedZero)
-	return a.endUnpublished(jobs.EventComplete, out, "", keep, evidence)
+const stoppedUnused = "stopped on request before its result was used"
+
+// complete ends a job that has nothing to publish. A stop that was stored while the
+// outputs were verified still counts for a tool that leaves nothing behind.
+func (a *attempt) complete(made product) error {
+	return a.endBefore(made, jobs.OutcomeOf(a.job.Tool.Effects, jobs.EndedZero), "")
 }
 
-func (a *attempt) endUnpublished(event jobs.Event, out jobs.Outcome, why string, keep func(*jobs.Job), evidence []jobs.Evidence) error {
-	return &over{event: event, why: orCompleted(why), change: func(j *jobs.Job) error {
-		if j.Stop != nil && event == jobs.EventComplete && j.Tool.Effects.LeavesNothing() {
-			out, why = jobs.OutcomeOf(j.Tool.Effects, jobs.EndedStopped), "stopped on request before its result was used"
+// endBefore ends the job without a change to a project.
+func (a *attempt) endBefore(made product, planned jobs.Outcome, why string) error {
+	return &over{why: orCompleted(why), change: func(j *jobs.Job) error {
+		out, message := planned, why
+		if j.Stop != nil && out.State == jobs.StateCompleted && j.Tool.Effects.LeavesNothing() {
+			out, message = jobs.OutcomeOf(j.Tool.Effects, jobs.EndedStopped), stoppedUnused
 		}
 		if out.State == jobs.StateCancelled {
 			out.Reason = stopReason(j)
 		}
-		if keep != nil {
-			keep(j)
-		}
-		if !j.Tool.Effects.LeavesNothing() && out.SideEffect == jobs.SideEffectNone {
-			out.SideEffect = jobs.SideEffectPossible
-		}
 		proof := jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: "no change was begun", Attempt: a.n}
-		if len(evidence) > 0 {
-			proof = evidence[0]
+		if made.ran {
+			made.keep(j)
+			proof = made.proof
+			if !j.Tool.Effects.LeavesNothing() && out.SideEffect == jobs.SideEffectNone {
+				out.SideEffect = jobs.SideEffectPossible
+			}
 		}
-		return j.End(out, proof, why, a.e.now())
+		return j.End(out, proof, message, a.e.now())
 	}}
 }

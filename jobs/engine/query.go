@@ -17,6 +17,9 @@ import (
 // visible returns a job that the caller may see. A hidden job and a missing one
 // give the same answer (promise G10).
 func (e *Engine) visible(ctx context.Context, c Caller, id string) (*jobs.Job, error) {
+	if host := hostOf(id); host != "" && host != e.store.HostID() {
+		return nil, jobs.Errorf(jobs.CodeOtherHost, "job %s is on host %s; this is %s", id, host, e.store.HostID()).WithJob(id).With("host", host)
+	}
 	job, err := e.store.Get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -58,6 +61,9 @@ func (e *Engine) LookupKey(ctx context.Context, c Caller, key string) (jobs.KeyR
 
 // Jobs lists the caller's jobs, newest first.
 func (e *Engine) Jobs(ctx context.Context, c Caller, q jobs.Query) (jobs.Page, error) {
+	if q.Principal != "" && q.Principal != c.Principal {
+		return jobs.Page{}, nil // others' jobs are hidden, and hidden is as if there were none
+	}
 	q.Principal = c.Principal
 	page, err := e.store.List(ctx, q)
 	for i, job := range page.Jobs {

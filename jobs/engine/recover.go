@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"time"
 
+	"github.com/macexec/macexec/executor"
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -39,56 +41,59 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 func (e *Engine) takeUp(job *jobs.Job) {
 	slot := e.slotOf(job)
 	e.sched.occupy(slot)
-	a := e.newAttempt(job)
-	e.goRun(func() {
-		defer func() {
-			e.endLive(job.ID)
-			e.sched.release(slot)
-			e.dispatch()
-		}()
+	e.attend(job.ID, slot, func() {
+		a, err := e.newAttempt(job.ID)
+		if err != nil {
+			e.tryAgain(job.ID, err)
+			return
+		}
 		a.conclude(a.resume())
 	})
 }
 
-// takeUpAgain goes on with a job that could not be concluded before.
-func (e *Engine) takeUpAgain(id string) {
-	job, err := e.store.Get(context.Background(), id)
-	if err != nil {
-		e.log.Error("a running job cannot be read", "job_id", id, "error", err)
-		return
-	}
-	if job.State == jobs.StateRunning {
-		e.takeUp(job)
-	}
+// tryAgainAfter is the pause before something that failed for this host's own
+// reasons is tried again.
+const tryAgainAfter = 5 * time.Second
+
+// tryAgain looks at a running job's records again after a fault of macexec or its
+// host, which says nothing about the tool.
+func (e *Engine) tryAgain(id string, fault error) {
+	e.log.Error("an attempt could not be concluded; its records are looked at again", "job_id", id, "error", fault)
+	e.at(e.now().Add(tryAgainAfter), id, func() {
+		job, err := e.store.Get(context.Background(), id)
+		switch {
+		case err != nil:
+			e.log.Error("a running job cannot be read", "job_id", id, "error", err)
+		case job.State == jobs.StateRunning:
+			e.takeUp(job)
+		case job.State == jobs.StateQueued:
+			e.admit(job, e.slotOf(job))
+		}
+	})
 }
 
 // resume finds the place where the earlier engine stopped.
 func (a *attempt) resume() error {
 	last, ok := a.job.LastAttempt()
 	switch {
+	case a.job.State != jobs.StateRunning:
+		return errLeft // somebody else was first
 	case a.job.Plan != nil:
 		if err := a.load(); err != nil {
-			a.e.log.Warn("the manifest of a job that is publishing is gone", "job_id", a.job.ID, "error", err)
+			a.e.log.Warn("the manifest of a job that is publishing cannot be read", "job_id", a.job.ID, "error", err)
 		}
 		return a.carry()
 	case !ok || last.Intent == nil:
-		return a.neverBegan()
+		return a.requeue(jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: "no intent was stored, so nothing was started", Attempt: a.n}, executor.Found{})
 	default:
 		return a.inspect()
 	}
 }
 
-// neverBegan queues a job again whose attempt stored no intent.
-func (a *attempt) neverBegan() error {
-	return &over{event: jobs.EventRequeue, why: "the attempt had stored no intent", change: func(j *jobs.Job) error {
-		return a.again(j, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: "no intent was stored, so nothing was started", Attempt: a.n})
-	}}
-}
-
 // slotOf is the class of slots that a job takes.
 func (e *Engine) slotOf(job *jobs.Job) string {
-	tool, ok := e.registry.Tool(job.Tool.Name, job.Tool.Version)
-	if !ok || !runs(tool) {
+	tool, err := e.toolOf(job.Tool)
+	if err != nil || !runs(tool) {
 		return publishSlot
 	}
 	if variant, _ := e.chooseVariant(tool); variant != nil {

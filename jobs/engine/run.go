@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/macexec/macexec/executor"
@@ -23,15 +24,19 @@ type attempt struct {
 	tool    *schemas.Tool
 	variant *schemas.Variant
 	vars    schemas.Vars
-	secrets map[string]string
-	inPlace []string  // inputs that the tool reads where they lie
-	began   time.Time // of the phase
+	secrets map[string]string // opened; see sealed
+	sealed  bool              // the secrets could not be opened
+	inPlace []string          // inputs that the tool reads where they lie
+	began   time.Time         // of the phase
 }
 
-// over is how an attempt ends when it does not lead to a running tool: the state
-// change that is to be stored. It is an error so that every step can return it.
+// An attempt leads to one of three things, each an error so that any step can
+// return it: over, what is to be stored; errLeft, nothing, since the engine is
+// stopping; anything else, a fault after which the records are looked at again.
+
+// over is what an attempt led to: a change of the job. Whoever makes one knows from
+// the records what is proved.
 type over struct {
-	event  jobs.Event
 	change func(*jobs.Job) error
 	why    string
 	alive  bool // processes of it still live
@@ -39,34 +44,62 @@ type over struct {
 
 func (o *over) Error() string { return o.why }
 
+// unfit says why an attempt cannot go on. It says nothing of what that means: before
+// the intent is stored nothing has started, after it only the records know.
+type unfit struct {
+	reason jobs.EndReason
+	why    string
+}
+
+func (u *unfit) Error() string { return u.why }
+
 // errLeft says that the engine is stopping: nothing is concluded, and the next
 // engine takes the job up from its records.
 var errLeft = errors.New("the engine is stopping")
 
 // runAttempt begins the next attempt of a queued job and sees it through.
 func (e *Engine) runAttempt(id string) {
-	job, ok := e.change(id, jobs.EventStart, "an attempt begins", func(j *jobs.Job) error {
+	_, err := e.change(id, "an attempt begins", func(j *jobs.Job) error {
 		return j.Begin(e.boot, e.now())
 	})
-	if !ok {
+	switch jobs.CodeOf(err) {
+	case "":
+	case jobs.CodeStateConflict, jobs.CodeTooLate, jobs.CodeJobNotFound:
 		return // cancelled or too late meanwhile
+	default:
+		// The store did not take it (a full disk, say), so the job still waits.
+		e.at(e.now().Add(tryAgainAfter), id, func() { e.admitAgain(id) })
+		return
 	}
-	a := e.newAttempt(job)
-	defer e.endLive(id)
+	a, err := e.newAttempt(id)
+	if err != nil {
+		e.tryAgain(id, err)
+		return
+	}
 	a.conclude(a.run())
 }
 
-// newAttempt takes up the newest attempt of a running job.
-func (e *Engine) newAttempt(job *jobs.Job) *attempt {
+// newAttempt takes up the newest attempt of a running job. It is made known before
+// the job is read, so that a stop request is either in the record or passed on.
+func (e *Engine) newAttempt(id string) (*attempt, error) {
 	l := &live{stop: make(chan struct{})}
 	e.mu.Lock()
-	e.live[job.ID] = l
+	e.live[id] = l
 	e.mu.Unlock()
-	e.forget(job.ID)
+	e.forget(id)
+	job, err := e.store.Get(context.Background(), id)
+	if err != nil {
+		return nil, err
+	}
 	if job.Stop != nil {
 		l.requestStop()
 	}
-	return &attempt{e: e, job: job, n: len(job.Attempts), live: l, began: e.now()}
+	l.attempt.Store(int64(len(job.Attempts)))
+	secrets, err := e.vault.openAll(job)
+	if err != nil {
+		e.log.Error("the secret arguments of a job cannot be opened", "job_id", id, "error", err)
+	}
+	return &attempt{e: e, job: job, n: len(job.Attempts), live: l, secrets: secrets, sealed: err != nil, began: e.now()}, nil
 }
 
 func (e *Engine) endLive(id string) {
@@ -86,11 +119,11 @@ func (a *attempt) run() error {
 		if err := a.stage(ctx); err != nil {
 			return a.reason(ctx, err)
 		}
-		return a.publish(nil)
+		return a.publish(product{})
 	}
 	prepared, err := a.e.exec.Prepare(a.job.ID, a.n)
 	if err != nil {
-		return a.never(jobs.EndStartFailed, "the attempt's folder cannot be prepared: "+err.Error())
+		return a.never(&unfit{startReason(err), "the attempt's folder cannot be prepared: " + err.Error()})
 	}
 	defer prepared.Release() // does nothing once the lock is the keeper's
 	if err := a.stage(ctx); err != nil {
@@ -102,14 +135,19 @@ func (a *attempt) run() error {
 	}
 	// Decide and record first, then act: after this write only the keeper's records
 	// can say whether anything started.
-	if err := a.update("", "the start is recorded", func(j *jobs.Job) error {
-		j.Inputs = a.job.Inputs
-		j.Usage.Staging += a.lap()
+	inputs, staging := a.job.Inputs, a.lap()
+	err = a.update("the start is recorded", func(j *jobs.Job) error {
+		j.Inputs = inputs
+		j.Usage.Staging += staging
 		return j.Intend(intent)
-	}); err != nil {
-		if jobs.CodeOf(err) == jobs.CodeStateConflict {
-			return a.stoppedBeforeStart()
-		}
+	})
+	switch jobs.CodeOf(err) {
+	case "":
+	case jobs.CodeStateConflict:
+		return a.stoppedBeforeStart()
+	case jobs.CodeTooLate:
+		return &over{why: "start_by has passed", change: func(j *jobs.Job) error { return j.TooLate(a.e.now()) }}
+	default:
 		return err
 	}
 	running, err := prepared.Start(command)
@@ -138,41 +176,51 @@ func (a *attempt) whileNotStopped() (context.Context, context.CancelFunc) {
 
 var errStopRequested = errors.New("a stop was requested")
 
-// reason turns an error of a step before the start into how the attempt ends.
+// reason turns an error of a step before the intent into what the attempt led to. A
+// context that ended explains whatever error came of it, so it is asked first.
 func (a *attempt) reason(ctx context.Context, err error) error {
+	switch {
+	case a.e.stopped.Err() != nil:
+		return errLeft
+	case errors.Is(context.Cause(ctx), errStopRequested):
+		return a.stoppedBeforeStart()
+	}
 	if o, ok := errors.AsType[*over](err); ok {
 		return o
 	}
-	switch {
-	case errors.Is(context.Cause(ctx), errStopRequested):
-		return a.stoppedBeforeStart()
-	case a.e.stopped.Err() != nil:
-		return errLeft
-	default:
-		return a.never(jobs.EndStartFailed, plainMessage(err))
+	if u, ok := errors.AsType[*unfit](err); ok {
+		return a.never(u)
 	}
+	return a.never(&unfit{startReason(err), plainMessage(err)})
 }
 
-// never ends the job as failed: nothing of it has been started.
-func (a *attempt) never(reason jobs.EndReason, why string) error {
-	return &over{event: jobs.EventFail, why: why, change: func(j *jobs.Job) error {
+// startReason tells a full disk from other reasons why nothing could be started.
+func startReason(err error) jobs.EndReason {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return jobs.EndDiskFull
+	}
+	return jobs.EndStartFailed
+}
+
+// never ends the job as failed before its intent was stored: nothing has started.
+func (a *attempt) never(u *unfit) error {
+	return &over{why: u.why, change: func(j *jobs.Job) error {
 		out := jobs.OutcomeOf(j.Tool.Effects, jobs.EndedNotStarted)
-		out.Reason = reason
-		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: why, Attempt: a.n}, why, a.e.now())
+		out.Reason = u.reason
+		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: u.why, Attempt: a.n}, u.why, a.e.now())
 	}}
 }
 
 func (a *attempt) stoppedBeforeStart() error {
-	return &over{event: jobs.EventStop, why: "stopped before it started", change: func(j *jobs.Job) error {
+	const why = "stopped before anything was started"
+	return &over{why: why, change: func(j *jobs.Job) error {
 		out := jobs.Outcome{State: jobs.StateCancelled, Reason: stopReason(j), SideEffect: jobs.SideEffectNone, Retry: jobs.RetryNewKey}
-		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: "stopped before anything was started", Attempt: a.n}, "stopped before it started", a.e.now())
+		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: why, Attempt: a.n}, why, a.e.now())
 	}}
 }
 
 func (a *attempt) void(difference string) error {
-	return &over{event: jobs.EventVoid, why: difference, change: func(j *jobs.Job) error {
-		return j.Void(difference, a.e.now())
-	}}
+	return &over{why: difference, change: func(j *jobs.Job) error { return j.Void(difference, a.e.now()) }}
 }
 
 func stopReason(j *jobs.Job) jobs.EndReason {
@@ -188,7 +236,7 @@ func (a *attempt) plan(ctx context.Context) (executor.Command, jobs.Intent, erro
 	e := a.e
 	progs, findings := e.programsOf(ctx, a.variant, a.vars)
 	if len(findings) > 0 {
-		return executor.Command{}, jobs.Intent{}, a.never(jobs.EndStartFailed, findings[0].Message)
+		return executor.Command{}, jobs.Intent{}, &unfit{jobs.EndStartFailed, findings[0].Message}
 	}
 	for _, p := range progs {
 		a.vars.Programs[p.Name] = schemas.Program{Path: p.Path, Version: p.Version}
@@ -198,7 +246,7 @@ func (a *attempt) plan(ctx context.Context) (executor.Command, jobs.Intent, erro
 	}
 	step, err := a.variant.Command(ctx, a.vars)
 	if err != nil {
-		return executor.Command{}, jobs.Intent{}, a.never(jobs.EndStartFailed, "the command cannot be worked out: "+err.Error())
+		return executor.Command{}, jobs.Intent{}, &unfit{jobs.EndStartFailed, "the command cannot be worked out: " + err.Error()}
 	}
 	command, err := a.command(step)
 	if err != nil {
@@ -209,7 +257,8 @@ func (a *attempt) plan(ctx context.Context) (executor.Command, jobs.Intent, erro
 		command.Timeout = t
 	}
 	intent := jobs.Intent{
-		Argv: command.Argv, EnvNames: names(command.Env), Programs: progs, Timeout: command.Timeout, At: e.now(),
+		Argv: command.Argv, EnvNames: names(command.Env), Programs: progs, Timeout: command.Timeout,
+		Variant: a.variant.Index, At: e.now(),
 	}
 	return command, intent, nil
 }
@@ -220,7 +269,7 @@ func (a *attempt) lookBefore(ctx context.Context) error {
 	dir := a.e.exec.AttemptDir(a.job.ID, a.n)
 	steps, err := a.variant.Before(ctx, a.vars)
 	if err != nil {
-		return a.never(jobs.EndStartFailed, "a step before the command cannot be worked out: "+err.Error())
+		return &unfit{jobs.EndStartFailed, "a step before the command cannot be worked out: " + err.Error()}
 	}
 	for _, step := range steps {
 		value, err := a.look(ctx, step)
@@ -228,17 +277,17 @@ func (a *attempt) lookBefore(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			return a.never(jobs.EndInputInvalid, fmt.Sprintf("the input cannot be read (%s): %s", step.Name, plainMessage(err)))
+			return &unfit{jobs.EndInputInvalid, fmt.Sprintf("the input cannot be read (%s): %s", step.Name, plainMessage(err))}
 		}
 		a.vars.Steps[step.Name] = value
 	}
 	if findings := a.variant.Accept(ctx, a.vars); len(findings) > 0 {
-		return a.never(jobs.EndInputInvalid, sentence(findings[0]))
+		return &unfit{jobs.EndInputInvalid, sentence(findings[0])}
 	}
 	for _, spec := range a.tool.Artifacts {
 		file, err := a.tool.ArtifactFile(ctx, spec.Name, a.vars)
 		if err != nil {
-			return a.never(jobs.EndStartFailed, "the name of an output cannot be worked out: "+err.Error())
+			return &unfit{jobs.EndStartFailed, "the name of an output cannot be worked out: " + err.Error()}
 		}
 		a.vars.Outputs[spec.Name] = filepath.Join(dir.Out(), file)
 	}
@@ -253,13 +302,8 @@ func sentence(f schemas.Finding) string {
 }
 
 // update stores a change of the job and keeps the new snapshot.
-func (a *attempt) update(event jobs.Event, message string, change func(*jobs.Job) error) error {
-	job, err := a.e.store.Update(context.Background(), a.job.ID, func(j *jobs.Job) (jobs.Note, error) {
-		if err := change(j); err != nil {
-			return jobs.Note{}, err
-		}
-		return jobs.Note{Event: event, Message: message}, nil
-	})
+func (a *attempt) update(message string, change func(*jobs.Job) error) error {
+	job, err := a.e.change(a.job.ID, message, change)
 	if err == nil {
 		a.job = job
 	}
@@ -274,20 +318,9 @@ func (a *attempt) lap() time.Duration {
 	return max(d, 0)
 }
 
-// change stores a change that macexec itself makes, and says whether it was made.
-// A refusal by the job's state is no fault: somebody else was first.
-func (e *Engine) change(id string, event jobs.Event, message string, f func(*jobs.Job) error) (*jobs.Job, bool) {
-	job, err := e.store.Update(context.Background(), id, func(j *jobs.Job) (jobs.Note, error) {
-		if err := f(j); err != nil {
-			return jobs.Note{}, err
-		}
-		return jobs.Note{Event: event, Message: message}, nil
+// change stores a change that macexec itself makes.
+func (e *Engine) change(id, message string, f func(*jobs.Job) error) (*jobs.Job, error) {
+	return e.store.Update(context.Background(), id, func(j *jobs.Job) (jobs.Note, error) {
+		return jobs.Note{Message: message}, f(j)
 	})
-	if err != nil {
-		if code := jobs.CodeOf(err); code != jobs.CodeStateConflict && code != jobs.CodeTooLate {
-			e.log.Error("a change was not stored", "job_id", id, "event", event, "error", err)
-		}
-		return nil, false
-	}
-	return job, true
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"fmt"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -131,31 +132,42 @@ func (e *Engine) dispatch() {
 		if !ok {
 			return
 		}
-		e.goRun(func() {
-			defer func() {
-				e.sched.release(q.class)
-				e.dispatch()
-			}()
-			e.runAttempt(q.id)
-		})
+		e.attend(q.id, q.class, func() { e.runAttempt(q.id) })
 	}
 }
 
-// goRun runs f unless the engine is stopping. A panic is a fault of macexec's own:
-// it is logged and stops nothing else (promise G13); the job it was about stays as
-// it is stored until the next start looks at its records.
-func (e *Engine) goRun(f func()) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.stopped.Err() != nil {
-		return
-	}
-	e.running.Go(func() {
+// attend runs f, which sees a job through an attempt in a slot, and gives the slot
+// back. A panic is a fault of macexec's own: it stops nothing else (promise G13), and
+// the job's records are looked at again.
+func (e *Engine) attend(id, slot string, f func()) {
+	e.goRun(func() {
+		defer e.dispatch()
+		defer e.sched.release(slot)
+		defer e.endLive(id)
 		defer func() {
 			if fault := recover(); fault != nil {
-				e.log.Error("a fault in macexec itself", "fault", fault, "stack", string(debug.Stack()))
+				e.tryAgain(id, fmt.Errorf("panic: %v\n%s", fault, debug.Stack()))
 			}
 		}()
 		f()
 	})
+}
+
+// goRun runs f unless the engine is stopping. A panic is logged and stops nothing
+// else.
+func (e *Engine) goRun(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopped.Err() == nil {
+		e.running.Go(func() { e.guarded(f) })
+	}
+}
+
+func (e *Engine) guarded(f func()) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			e.log.Error("a fault in macexec itself", "fault", fault, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/macexec/macexec/executor/files"
 	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/policy"
 	"github.com/macexec/macexec/schemas"
 )
 
@@ -27,7 +28,7 @@ func (a *attempt) stage(ctx context.Context) error {
 		}
 		facts, err := a.stageInput(ctx, dir.In(), arg, &inputs[i])
 		if err != nil {
-			return a.never(jobs.EndInputInvalid, fmt.Sprintf("the input %s cannot be taken in: %s", arg.Pointer, plainMessage(err)))
+			return &unfit{jobs.EndInputInvalid, fmt.Sprintf("the input %s cannot be taken in: %s", arg.Pointer, plainMessage(err))}
 		}
 		a.vars.Inputs[arg.Name] = facts
 	}
@@ -37,25 +38,25 @@ func (a *attempt) stage(ctx context.Context) error {
 	return a.compareWithApproval(ctx)
 }
 
-// load reads the job's record back into what the manifest's expressions see.
+// load reads the job's record back into what the manifest's expressions see. The
+// manifest is the one that the call was accepted with, and after a start the way of
+// running is the one that was started.
 func (a *attempt) load() error {
 	e, job := a.e, a.job
-	tool, ok := e.registry.Tool(job.Tool.Name, job.Tool.Version)
-	if !ok || tool.Digest != job.Tool.ManifestDigest {
-		return a.never(jobs.EndStartFailed, "the manifest of "+job.Tool.Name+" is not the one that the call was accepted with; submit it under a new key")
-	}
-	secrets, err := e.vault.openAll(job)
+	tool, err := e.toolOf(job.Tool)
 	if err != nil {
-		return err
+		return &unfit{jobs.EndStartFailed, plainMessage(err)}
+	}
+	if a.sealed {
+		return &unfit{jobs.EndStartFailed, "the secret arguments cannot be opened with this host's key"}
 	}
 	args, findings := schemas.Parse(job.Call.Arguments, schemas.DefaultLimits())
 	if len(findings) > 0 {
-		return jobs.Errorf(jobs.CodeRecordDamaged, "the stored arguments do not parse: %s", findings[0].Message)
+		return &unfit{jobs.EndStartFailed, "the stored arguments do not parse: " + findings[0].Message}
 	}
-	a.tool, a.secrets = tool, secrets
-	dir := e.exec.AttemptDir(job.ID, a.n)
+	a.tool = tool
 	a.vars = schemas.Vars{
-		Args: args, Secrets: byArgument(secrets), Work: dir.Work(),
+		Args: args, Secrets: byArgument(a.secrets), Work: e.exec.AttemptDir(job.ID, a.n).Work(),
 		Call:   schemas.CallVars{Purpose: string(job.Call.Purpose), Replace: job.Call.Options.Replace, Tool: tool.Tool, Version: tool.Version},
 		Inputs: map[string]schemas.File{}, Outputs: map[string]string{}, Steps: map[string]any{},
 		Artifacts: map[string]schemas.Artifact{}, Programs: map[string]schemas.Program{},
@@ -63,12 +64,42 @@ func (a *attempt) load() error {
 	if !runs(tool) {
 		return nil
 	}
-	variant, missing := e.chooseVariant(tool)
-	if variant == nil {
-		return a.never(jobs.EndStartFailed, fmt.Sprintf("%s needs %v, which this host does not have any more", tool.Tool, missing))
+	if last, ok := job.LastAttempt(); ok && last.Intent != nil {
+		a.variant, _ = tool.VariantAt(last.Intent.Variant)
+	} else {
+		var missing []string
+		if a.variant, missing = e.chooseVariant(tool); a.variant == nil {
+			return &unfit{jobs.EndStartFailed, fmt.Sprintf("%s needs %v, which this host does not have any more", tool.Tool, missing)}
+		}
 	}
-	a.variant = variant
+	if a.variant == nil {
+		return &unfit{jobs.EndStartFailed, "the manifest of " + tool.Tool + " has lost the way of running that was chosen"}
+	}
 	return nil
+}
+
+// toolOf returns the tool that a job was accepted with, also after an upgrade.
+func (e *Engine) toolOf(ref jobs.ToolRef) (*schemas.Tool, error) {
+	if tool, ok := e.registry.Tool(ref.Name, ref.Version); ok && tool.Digest == ref.ManifestDigest {
+		return tool, nil
+	}
+	e.mu.Lock()
+	tool := e.earlier[ref.ManifestDigest]
+	e.mu.Unlock()
+	if tool != nil {
+		return tool, nil
+	}
+	text, err := e.store.Manifest(context.Background(), ref.ManifestDigest)
+	if err != nil {
+		return nil, err
+	}
+	if tool, err = schemas.Compile(text, "kept"); err != nil {
+		return nil, jobs.Errorf(jobs.CodeInternal, "the manifest that %s was accepted with: %w", ref.Name, err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.earlier[ref.ManifestDigest] = tool
+	return tool, nil
 }
 
 // stageInput copies one input into the attempt's folder and says what the copy is.
@@ -96,6 +127,29 @@ func (a *attempt) stageInput(ctx context.Context, to string, arg schemas.FileArg
 		Path: staged.Path, Name: name, Size: staged.Size, SHA256: staged.SHA256,
 		MediaType: staged.MediaType, Kind: string(staged.Kind),
 	}, nil
+}
+
+// stagedInput says what an input was that an earlier engine staged.
+func (a *attempt) stagedInput(ctx context.Context, arg schemas.FileArgument, in jobs.InputFile) (schemas.File, error) {
+	file := schemas.File{Name: nameOf(in, arg), Size: in.Size, SHA256: in.SHA256, MediaType: in.MediaType}
+	var f *os.File
+	var err error
+	if readInPlace(in) {
+		if f, _, err = a.e.openInput(ctx, a.job.Principal, a.vars.Args, arg); err == nil {
+			file.Path = f.Name()
+			a.inPlace = append(a.inPlace, file.Path)
+		}
+	} else {
+		file.Path = filepath.Join(a.e.exec.AttemptDir(a.job.ID, a.n).In(), arg.Name)
+		f, _, err = files.OpenKept(file.Path)
+	}
+	if err != nil {
+		return file, err
+	}
+	defer f.Close()
+	_, kind, err := files.SniffFile(f)
+	file.Kind = string(kind)
+	return file, err
 }
 
 // nameOf is what people know an input by.
@@ -153,9 +207,9 @@ func (a *attempt) compareWithApproval(ctx context.Context) error {
 	if a.job.Approval == nil {
 		return nil
 	}
-	publishes, findings := a.publishes(ctx)
-	if len(findings) > 0 {
-		return a.void(findings[0].Message)
+	publishes, refused := a.publishes(ctx)
+	if refused != nil {
+		return a.void(refused.why)
 	}
 	now := jobs.Binding{
 		Tool: a.job.Tool.Name, Version: a.job.Tool.Version, ManifestDigest: a.tool.Digest,
@@ -171,7 +225,10 @@ func (a *attempt) compareWithApproval(ctx context.Context) error {
 		}
 	}
 	if a.variant != nil {
-		programs, _ := a.e.programsOf(ctx, a.variant, a.vars)
+		programs, findings := a.e.programsOf(ctx, a.variant, a.vars)
+		if len(findings) > 0 {
+			return &unfit{jobs.EndStartFailed, findings[0].Message}
+		}
 		for _, p := range programs {
 			now.Programs[p.Path] = p.SHA256
 		}
@@ -179,17 +236,27 @@ func (a *attempt) compareWithApproval(ctx context.Context) error {
 	if difference := bindingDifference(a.job.Approval.Binding, now); difference != "" {
 		return a.void(difference)
 	}
+	// The policy may have another version by now; only a stricter answer matters.
 	decision := a.e.decideNow(a.job.Principal, a.job.Call.Purpose, a.job.Call.Context.VisibleTools, a.job.Tool, publishes)
-	if decision.Effect == jobs.Deny {
+	if policy.Stricter(policy.RequireApproval, policy.Effect(decision.Effect)) {
 		return a.void("the policy now denies this call: " + decision.Reason)
 	}
 	return nil
 }
 
-// publishes works out the changes to projects as they stand now.
-func (a *attempt) publishes(ctx context.Context) ([]jobs.PublishStep, []schemas.Finding) {
+// publishes works out the changes to projects as they stand now, or says why they
+// cannot be made.
+func (a *attempt) publishes(ctx context.Context) ([]jobs.PublishStep, *unfit) {
 	j := &judgement{tool: a.tool, args: a.vars.Args}
-	req := Request{Options: a.job.Call.Options}
-	findings := a.e.lookAtPublishes(ctx, a.job.Principal, req, j)
-	return j.publishes, findings
+	findings, err := a.e.lookAtPublishes(ctx, a.job.Principal, Request{Options: a.job.Call.Options}, j)
+	switch {
+	case err != nil:
+		return nil, &unfit{jobs.EndPublishFailed, plainMessage(err)}
+	case len(findings) == 0:
+		return j.publishes, nil
+	case findings[0].Keyword == keywordTaken:
+		return nil, &unfit{jobs.EndDestinationTaken, findings[0].Message}
+	default:
+		return nil, &unfit{jobs.EndPublishFailed, findings[0].Message}
+	}
 }

@@ -5,47 +5,55 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/schemas"
 )
 
 // Submit decides a call and, if it is accepted, stores it as a job before it
-// answers. Once begun it is not cut short by the caller's going away: a decision
-// that is being written must not depend on who still listens (promise G3).
+// answers. A decision that is being written is not cut short by the caller's going
+// away: it must not depend on who still listens (promise G3).
 //
 // The order is the promise: the known key comes before everything that depends on
 // the world, so that a repeat gets its job even when files are gone, the policy
 // is tighter or the manifest is newer (promise G2).
 func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, error) {
-	ctx = context.WithoutCancel(ctx)
+	durable := context.WithoutCancel(ctx)
 	if err := checkRequest(req); err != nil {
 		return Receipt{}, err
 	}
 	args, findings := schemas.Parse(req.Arguments, schemas.DefaultLimits())
 	if len(findings) > 0 {
-		return Receipt{}, e.reject(ctx, c, req, refusal(syntaxCode(findings), "syntax", findings))
+		return Receipt{}, e.reject(durable, c, req, refusal(syntaxCode(findings), "syntax", findings))
 	}
 	if req.Key != "" {
-		receipt, known, err := e.repeat(ctx, c, req, args)
+		receipt, known, err := e.repeat(durable, c, req, args)
 		if known || err != nil {
 			return receipt, err
 		}
 	}
 
 	if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok && req.Key == "" && !keyOptional(tool) {
-		return Receipt{}, e.reject(ctx, c, req, jobs.Errorf(jobs.CodeKeyRequired,
+		return Receipt{}, e.reject(durable, c, req, jobs.Errorf(jobs.CodeKeyRequired,
 			"%s does more than read, so the call needs an idempotency key of your choice; the same key again never starts it twice", tool.Tool))
+	}
+	if by := req.Options.StartBy; !by.IsZero() && e.now().After(by) {
+		return Receipt{}, e.reject(durable, c, req, jobs.Errorf(jobs.CodeTooLate,
+			"start_by was %s, which has passed; the key is still free", by.Format(time.RFC3339)))
 	}
 	// From here on the call is new; the write below looks at the key once more.
 	j, refused := e.judge(ctx, c, req, args)
-	if refused != nil {
-		return Receipt{}, e.reject(ctx, c, req, refused)
+	switch {
+	case refused != nil && refused.Verdicts == nil:
+		return Receipt{}, refused // a fault: nothing is decided
+	case refused != nil:
+		return Receipt{}, e.reject(durable, c, req, refused)
 	}
 	if j.decision.Effect == jobs.Deny {
 		denied := jobs.Errorf(jobs.CodePolicyDenied, "the policy denies this call: %s (rule %s)", j.decision.Reason, first(j.decision.Rules))
 		denied.Verdicts, denied.Decision = &j.verdicts, &j.decision
-		return Receipt{}, e.reject(ctx, c, req, denied)
+		return Receipt{}, e.reject(durable, c, req, denied)
 	}
 	job, err := e.newJob(c, req, j)
 	if err != nil {
@@ -58,7 +66,7 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	if err != nil {
 		return Receipt{}, jobs.Errorf(jobs.CodeInternal, "describe the job: %w", err)
 	}
-	sub, err := e.store.Submit(ctx, jobs.Submission{
+	sub, err := e.store.Submit(durable, jobs.Submission{
 		Key: jobs.Key{Principal: c.Principal, Text: job.Key}, Fingerprint: job.Fingerprint, Job: job,
 		Entry: entryOf(c, req, jobs.EntrySubmitted, "", data),
 	})
@@ -205,6 +213,25 @@ func (e *Engine) admit(job *jobs.Job, slot string) {
 	}
 }
 
+// admitAfter admits a job after a pause, if there is to be one.
+func (e *Engine) admitAfter(job *jobs.Job, pause time.Duration) {
+	if pause <= 0 {
+		e.admit(job, e.slotOf(job))
+		return
+	}
+	e.at(e.now().Add(pause), job.ID, func() { e.admitAgain(job.ID) })
+}
+
+// admitAgain admits a job as it is stored now.
+func (e *Engine) admitAgain(id string) {
+	job, err := e.store.Get(context.Background(), id)
+	if err != nil {
+		e.log.Error("a waiting job cannot be read", "job_id", id, "error", err)
+		return
+	}
+	e.admit(job, e.slotOf(job))
+}
+
 // Check says what Submit would answer now. It uses no key and runs nothing.
 func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error) {
 	if err := checkRequest(req); err != nil {
@@ -273,6 +300,8 @@ func checkRequest(req Request) error {
 		return jobs.Errorf(jobs.CodeRequestInvalid, "the idempotency key has %d bytes; the limit is %d", len(req.Key), maxKeyBytes)
 	case !slices.Contains(jobs.Purposes(), req.Purpose):
 		return jobs.Errorf(jobs.CodeRequestInvalid, "purpose %q is none of %v", req.Purpose, jobs.Purposes())
+	case contextBytes(req.Context) > maxContextBytes:
+		return jobs.Errorf(jobs.CodeRequestInvalid, "the call context has %d bytes; the limit is %d", contextBytes(req.Context), maxContextBytes)
 	case o.Timeout < 0:
 		return jobs.Errorf(jobs.CodeRequestInvalid, "a timeout cannot be negative")
 	case o.OnLock != "" && o.OnLock != jobs.OnLockWait && o.OnLock != jobs.OnLockRefuse:
@@ -281,6 +310,17 @@ func checkRequest(req Request) error {
 		return jobs.Errorf(jobs.CodeRequestInvalid, "this version does not yet take on_lock, serial_context, priority or supersedes; leave them out")
 	}
 	return nil
+}
+
+// maxContextBytes bounds the call context, which every record of the job carries.
+const maxContextBytes = 64 << 10
+
+func contextBytes(c jobs.CallContext) int {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return maxContextBytes + 1
+	}
+	return len(text)
 }
 
 // maxKeyBytes bounds an idempotency key; a UUID has 36.

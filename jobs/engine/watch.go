@@ -3,6 +3,9 @@ package engine
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,11 +104,16 @@ func (e *Engine) yieldEntry(ctx context.Context, c Caller, w WatchRequest, entry
 		return nil
 	}
 	job, err := e.store.Get(ctx, entry.JobID)
-	if err != nil {
-		// The entry is still true when the record is damaged or pruned.
-		job = nil
+	runID := entry.RunID
+	switch jobs.CodeOf(err) {
+	case "":
+		runID = job.Call.Context.RunID // a replay's entry has its own request's ids
+	case jobs.CodeJobNotFound, jobs.CodeRecordDamaged:
+		job = nil // the entry is true all the same
+	default:
+		return err
 	}
-	if w.RunID != "" && (job == nil || job.Call.Context.RunID != w.RunID) {
+	if w.RunID != "" && runID != w.RunID {
 		return nil
 	}
 	return yield(WatchEvent{Cursor: entry.Seq, Entry: &entry, Job: e.decorated(job)})
@@ -141,9 +149,10 @@ func sameProgress(a, b Progress) bool {
 // progress reads what every running job's tool last said of itself.
 func (e *Engine) progress() []Progress {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	running := slices.Collect(maps.Values(e.live))
+	e.mu.Unlock()
 	var list []Progress
-	for _, l := range e.live {
+	for _, l := range running {
 		if p, ok := l.currentProgress(); ok {
 			list = append(list, p)
 		}
@@ -198,7 +207,8 @@ func (e *Engine) Logs(ctx context.Context, c Caller, r LogRequest, yield func(Lo
 				continue
 			}
 		}
-		if err != nil {
+		// Without a folder nothing was ever started in this attempt, or it was pruned.
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return e.endOfStream(ctx, err)
 		}
 		if !r.Follow {

@@ -113,6 +113,19 @@ func journalTests() []suiteTest {
 
 func fileTests() []suiteTest {
 	return []suiteTest{
+		{"a manifest is kept by its digest", func(t *testing.T, s jobs.Store) {
+			digest := strings.Repeat("cd", 32)
+			_, err := s.Manifest(t.Context(), digest)
+			wantCode(t, err, jobs.CodeToolNotFound)
+			for range 2 {
+				if err := s.PutManifest(t.Context(), digest, []byte("tool: x\n")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got, err := s.Manifest(t.Context(), digest); err != nil || string(got) != "tool: x\n" {
+				t.Errorf("manifest %q, %v", got, err)
+			}
+		}},
 		{"a file belongs to everyone who sent it", func(t *testing.T, s jobs.Store) {
 			digest := strings.Repeat("ab", 32)
 			_, err := s.GetBlob(t.Context(), digest)

@@ -18,7 +18,7 @@ func updateTests() []suiteTest {
 			id := mustSubmit(t, s, 1).ID
 			got := mustUpdate(t, s, id, func(j *jobs.Job) (jobs.Note, error) {
 				_, err := Cancel(j)
-				return jobs.Note{Event: jobs.EventCancel, Principal: "operator", Message: "enough", Data: map[string]int{"n": 1}}, err
+				return jobs.Note{Principal: "operator", Message: "enough", Data: map[string]int{"n": 1}}, err
 			})
 			if got.Revision != 2 || got.State != jobs.StateCancelled {
 				t.Errorf("got revision %d, %s", got.Revision, got.State)
@@ -27,7 +27,7 @@ func updateTests() []suiteTest {
 			e := entries(t, s, 1)[0]
 			e.At, e.Prev, e.Hash = Time(), "", ""
 			wantSame(t, "entry", jobs.Entry{
-				Seq: 2, At: Time(), Kind: jobs.EntryChanged, Principal: "operator", JobID: id, Event: jobs.EventCancel, Revision: 2,
+				Seq: 2, At: Time(), Kind: jobs.EntryChanged, Principal: "operator", Owner: "orchestrator", JobID: id, Event: jobs.EventCancel, Revision: 2,
 				State: jobs.StateCancelled, EndReason: jobs.EndCancelledByCaller, SideEffect: jobs.SideEffectNone,
 				ToolCallID: "call-1", RunID: "run-1", TraceID: "trace-1", Message: "enough", Data: []byte(`{"n":1}`),
 			}, e)

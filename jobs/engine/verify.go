@@ -1,0 +1,160 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/macexec/macexec/executor"
+	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/schemas"
+)
+
+// verify checks what a tool that exited 0 has made, keeps it, and works out the
+// result. Exit code 0 alone proves nothing.
+func (a *attempt) verify(found executor.Found) error {
+	ctx := a.e.stopped
+	bad := func(why string) error {
+		if a.e.stopped.Err() != nil {
+			return errLeft
+		}
+		return a.endBy(found, jobs.EndedBadOutput, why)
+	}
+	if a.variant == nil {
+		if err := a.reload(ctx); err != nil {
+			return bad("what it made cannot be verified: " + plainMessage(err))
+		}
+	}
+	if len(a.tool.Artifacts) > 0 {
+		if err := a.update("the outputs are being verified", func(j *jobs.Job) error {
+			keepStart(j, found)
+			return j.Enter(jobs.PhaseVerifying)
+		}); err != nil {
+			return err
+		}
+	}
+	a.lap()
+	if why := a.unchangedInPlace(ctx); why != "" {
+		return a.endBy(found, jobs.EndedInputChanged, why)
+	}
+	command, err := a.variant.Command(ctx, a.vars)
+	if err != nil {
+		return bad("the command cannot be worked out again: " + err.Error())
+	}
+	if command.Capture {
+		text, err := a.e.exec.Stdout(a.job.ID, a.n)
+		if err != nil {
+			return bad("what the tool printed cannot be read: " + err.Error())
+		}
+		if a.vars.Tool, err = command.Parser.Parse(text); err != nil {
+			return bad("what the tool printed is not what its manifest says: " + err.Error())
+		}
+	}
+	artifacts, why := a.keepArtifacts(ctx)
+	if why != "" {
+		return bad(why)
+	}
+	steps, err := a.variant.After(ctx, a.vars)
+	if err != nil {
+		return bad("a step after the command cannot be worked out: " + err.Error())
+	}
+	for _, step := range steps {
+		value, err := a.look(ctx, step)
+		if err != nil {
+			return bad(fmt.Sprintf("the output cannot be read (%s): %s", step.Name, plainMessage(err)))
+		}
+		a.vars.Steps[step.Name] = value
+	}
+	if findings := a.variant.Verify(ctx, a.vars); len(findings) > 0 {
+		return bad(sentence(findings[0]))
+	}
+	result, err := a.tool.Result(ctx, a.vars)
+	if err != nil {
+		return bad("the result cannot be worked out: " + err.Error())
+	}
+	if findings := a.tool.ValidateResult(result); len(findings) > 0 {
+		return bad("the result does not fit the tool's output schema: " + findings[0].Message)
+	}
+	took := a.lap()
+	made := product{artifacts: artifacts, proof: exitEvidence(a.n, found.Exit), ran: true}
+	made.keep = func(j *jobs.Job) {
+		keepStart(j, found)
+		a.keepExit(j, found)
+		j.Artifacts, j.Result = artifacts, result
+		j.Usage.BytesOut = 0
+		for _, art := range artifacts {
+			j.Usage.BytesOut += art.Size
+		}
+		j.Usage.Publishing += took
+		for _, art := range artifacts {
+			j.Evidence = append(j.Evidence, jobs.Evidence{
+				Kind: jobs.EvidenceOutputs, Attempt: a.n, At: a.e.now(),
+				Detail: fmt.Sprintf("%s: %d bytes, sha256 %s", art.Name, art.Size, art.SHA256),
+			})
+		}
+	}
+	return a.publish(made)
+}
+
+// reload makes an attempt that an earlier engine ran known again: its manifest,
+// its staged inputs and what the steps before the command said of them.
+func (a *attempt) reload(ctx context.Context) error {
+	if err := a.load(); err != nil {
+		return err
+	}
+	if a.variant == nil {
+		return nil
+	}
+	for _, arg := range a.tool.Files(a.vars.Args) {
+		i := slices.IndexFunc(a.job.Inputs, func(in jobs.InputFile) bool { return in.Pointer == arg.Pointer })
+		if arg.Role != schemas.RoleInput || i < 0 {
+			continue
+		}
+		file, err := a.stagedInput(ctx, arg, a.job.Inputs[i])
+		if err != nil {
+			return err
+		}
+		a.vars.Inputs[arg.Name] = file
+	}
+	if last, ok := a.job.LastAttempt(); ok && last.Intent != nil {
+		for _, p := range last.Intent.Programs {
+			a.vars.Programs[p.Name] = schemas.Program{Path: p.Path, Version: p.Version}
+		}
+	}
+	return a.lookBefore(ctx)
+}
+
+// keepArtifacts takes the tool's outputs out of its reach.
+func (a *attempt) keepArtifacts(ctx context.Context) ([]jobs.Artifact, string) {
+	dir := a.e.exec.AttemptDir(a.job.ID, a.n)
+	var list []jobs.Artifact
+	for _, spec := range a.tool.Artifacts {
+		from := a.vars.Outputs[spec.Name]
+		kept, err := files.KeepArtifact(ctx, from, string(dir), filepath.Base(from))
+		switch {
+		case isNotExist(err) && !spec.Required:
+			continue
+		case isNotExist(err):
+			return nil, fmt.Sprintf("the tool exited with 0 but made no %s", spec.Name)
+		case errors.Is(err, files.ErrEmpty):
+			return nil, fmt.Sprintf("the tool exited with 0 but its %s is empty", spec.Name)
+		case err != nil:
+			return nil, fmt.Sprintf("the %s cannot be taken: %s", spec.Name, plainMessage(err))
+		}
+		if len(spec.MediaTypes) > 0 && !slices.Contains(spec.MediaTypes, kept.MediaType) {
+			return nil, fmt.Sprintf("the %s is %s by its first bytes, not %s", spec.Name, kept.MediaType, strings.Join(spec.MediaTypes, " or "))
+		}
+		rel, err := filepath.Rel(a.e.exec.JobDir(a.job.ID), kept.Path)
+		if err != nil {
+			return nil, err.Error()
+		}
+		list = append(list, jobs.Artifact{Name: spec.Name, Size: kept.Size, MediaType: kept.MediaType, SHA256: kept.SHA256, Kept: rel})
+		a.vars.Outputs[spec.Name] = kept.Path
+		a.vars.Artifacts[spec.Name] = schemas.Artifact{Size: kept.Size, MediaType: kept.MediaType, SHA256: kept.SHA256}
+	}
+	return list, ""
+}
