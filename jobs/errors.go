@@ -140,7 +140,7 @@ func Codes() map[Code]CodeInfo {
 		CodeStateConflict:     {ClassConflict, false, ActionInspectJob, "the job's state does not allow this"},
 		CodeStopTooLate:       {ClassConflict, false, ActionInspectJob, "the job has ended or its publish plan is stored, so it can no longer be stopped"},
 		CodeApprovalDecided:   {ClassConflict, false, ActionInspectJob, "the approval was decided before, or has expired"},
-		CodeTooLate:           {ClassTimeout, false, ActionUseNewKey, "the call's own start_by has passed"},
+		CodeTooLate:           {ClassTimeout, false, ActionFixRequest, "the call's own start_by had passed before it was accepted; its key is still free"},
 		CodeDigestMismatch:    {ClassConflict, true, ActionRepeatSameKey, "the bytes received are not the bytes announced"},
 		CodeFileTooLarge:      {ClassQuota, false, ActionFixRequest, "the file exceeds the configured limit"},
 		CodeCursorExpired:     {ClassResource, false, ActionFixRequest, "events between the cursor and the oldest kept one are gone; the error names the oldest"},

@@ -149,7 +149,8 @@ func TestG15_NothingStartsTooLate(t *testing.T) {
 		t.Helper()
 		d.wantCancelled(id, macexecv1.EndReason_END_REASON_TOO_LATE, macexecv1.EvidenceKind_EVIDENCE_KIND_NEVER_STARTED)
 	}
-	tooLate(d.submit(late("past", "ledger_none", time.Now().Add(-time.Minute))).GetId())
+	_, err := d.Submit(d.context(), late("past", "ledger_none", time.Now().Add(-time.Minute)))
+	wantCode(t, err, "START_BY_PASSED")
 	open := l.gate("first")
 	first := d.submit(call("first", "ledger_none", l.args("first", "gate"))).GetId()
 	l.await("first", "begin", 1)

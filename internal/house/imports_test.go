@@ -27,7 +27,7 @@ func rooms() []room {
 		{dir: "policy", why: "a decision depends on its input alone"},
 		{dir: "schemas", why: "verdicts on syntax and schema depend on bytes alone"},
 		{dir: "executor", may: []string{"executor/keeper"}, why: "it knows a command and an outcome, never a job"},
-		{dir: "executor/keeper", only: []string{"golang.org/x/sys"}, why: "the keeper's binary is small, so that a start costs a millisecond or two"},
+		{dir: "executor/keeper", only: []string{"golang.org/x/sys", "golang.org/x/net", "github.com/landlock-lsm/go-landlock", "github.com/elastic/go-seccomp-bpf"}, why: "the keeper's binary is small, so that a start costs a millisecond or two"},
 		{dir: "launchd", why: "everything that is macOS, and nothing that is macexec"},
 		{dir: "proto", why: "the words on the wire; what they mean is told elsewhere"},
 		{dir: "store", may: []string{"jobs"}, why: "it keeps records and cannot start anything, even by mistake"},

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/macexec/macexec/executor/files"
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/schemas"
@@ -177,9 +179,12 @@ func (e *Engine) openArtifactFile(ctx context.Context, job *jobs.Job, a jobs.Art
 	return f, nil
 }
 
-// hostOf cuts the host out of a job id; "" if it names none.
+// hostOf cuts the host out of a job id; "" if it is no job id.
 func hostOf(id string) string {
-	_, host, _ := strings.Cut(id, "-")
+	at, host, _ := strings.Cut(id, "-")
+	if len(at) != ulid.EncodedSize || len(host) != 8 || strings.Trim(host, "abcdefghijklmnopqrstuvwxyz234567") != "" {
+		return ""
+	}
 	return host
 }
 
