@@ -93,7 +93,7 @@ func (e *Engine) endWaiting(id, message string, end func(*jobs.Job) error) {
 	case errors.Is(err, errNotYet):
 		e.admitAgain(id)
 	default:
-		e.at(e.now().Add(tryAgainAfter), id, func() { e.endWaiting(id, message, end) })
+		e.at(e.now().Add(e.pause), id, func() { e.endWaiting(id, message, end) })
 	}
 }
 

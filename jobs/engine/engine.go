@@ -82,6 +82,7 @@ type Engine struct {
 	now      func() time.Time
 	log      *slog.Logger
 
+	pause       time.Duration // before what failed for this host's own reasons is tried again
 	vault       *vault
 	sched       *scheduler
 	confinement keeper.Confinement // what this host enforces on a tool
@@ -145,6 +146,7 @@ func New(o Options) (*Engine, error) {
 		store: o.Store, registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
 		boot: o.BootSession, facts: o.Facts, limits: o.Limits, now: o.Now, log: o.Logger,
 
+		pause:       tryAgainAfter,
 		vault:       v,
 		sched:       newScheduler(o.Limits.Slots, runtime.NumCPU()),
 		confinement: keeper.ConfinementOn(keeper.Confine{}),

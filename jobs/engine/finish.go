@@ -56,7 +56,7 @@ func (a *attempt) passStopOn(running *executor.Running, ended <-chan struct{}) {
 			return
 		}
 		a.e.log.Warn("the keeper could not be told to stop; trying again", "error", err)
-		asked, again = nil, time.After(tryAgainAfter)
+		asked, again = nil, time.After(a.e.pause)
 	}
 }
 

@@ -59,7 +59,7 @@ const tryAgainAfter = 5 * time.Second
 // host, which says nothing about the tool.
 func (e *Engine) tryAgain(id string, fault error) {
 	e.log.Error("an attempt could not be concluded; its records are looked at again", "job_id", id, "error", fault)
-	e.at(e.now().Add(tryAgainAfter), id, func() {
+	e.at(e.now().Add(e.pause), id, func() {
 		job, err := e.store.Get(context.Background(), id)
 		switch {
 		case err != nil:

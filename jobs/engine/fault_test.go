@@ -1,0 +1,241 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// manifest makes a tool that runs a shell line. It is given name, effects, line, and
+// what else the manifest says.
+func manifest(name, version, effects, line, more string) string {
+	output := ""
+	if strings.Contains(more, "publish:") {
+		output = ", x-macexec: {path: output}"
+	}
+	return fmt.Sprintf(`
+tool: %s
+version: "%s"
+title: A tool of a test
+description: Does what its line says, for a test.
+effects: %s
+purposes: [production]
+input:
+  type: object
+  additionalProperties: false
+  properties:
+    input: {type: string, maxLength: 100, description: a file, x-macexec: {path: input}}
+    output: {type: string, maxLength: 100, description: a file%s}
+    token: {type: string, maxLength: 100, description: a secret, writeOnly: true}
+output: {type: object, additionalProperties: false, properties: {ok: {type: boolean}}}
+run:
+  - platforms: [linux, darwin]
+    programs: {sh: {}}
+    command:
+      program: sh
+      argv: ["-c", %q]
+%s
+`, name, version, effects, output, line, more)
+}
+
+// copyTool writes one output and publishes it.
+func copyTool(version string) string {
+	return manifest("copy", version, "staged", "echo made > out/made.txt", `    slot: one
+    timeout: 1m
+artifacts: [{name: made, file: "'made.txt'", media_types: [text/plain], required: true}]
+publish: [{create: made, at: output}]
+result: "{'ok': true}"`)
+}
+
+const plainResult = `    slot: one
+    timeout: 1m
+result: "{'ok': true}"`
+
+// TestG3EveryWriteMayFailOnce: a write that the store says was not done is tried
+// again. The job ends as it should, and its tool starts once.
+func TestG3EveryWriteMayFailOnce(t *testing.T) {
+	t.Parallel()
+	full := jobs.Errorf(jobs.CodeDiskFull, "no room for a while")
+	for write := 1; write <= 5; write++ {
+		t.Run(fmt.Sprint("write ", write), func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, copyTool("2026-11-01"))
+			h.store.failing(false, func(n int) error {
+				if n == write {
+					return full
+				}
+				return nil
+			})
+			job := h.await(h.submit("copy", "k", `{"output":"made.txt"}`).ID, settled)
+			h.wantState(job, jobs.StateCompleted, jobs.EndOK)
+			if n := starts(job); n != 1 {
+				t.Errorf("the tool was started %d times", n)
+			}
+			if text, err := os.ReadFile(filepath.Join(h.state, h.project("made.txt"))); err != nil || string(text) != "made\n" {
+				t.Errorf("published %q, %v", text, err)
+			}
+		})
+	}
+}
+
+// TestG6PlanOfUnknownCommitIsFinished: the plan's write cannot be told to be durable.
+// Its hidden names stay, and the next daemon finishes the plan.
+func TestG6PlanOfUnknownCommitIsFinished(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, copyTool("2026-11-01"))
+	unknown := jobs.Errorf(jobs.CodeCommitUnknown, "who knows")
+	h.store.failing(true, func(int) error {
+		if h.planStored() {
+			return unknown
+		}
+		return nil
+	})
+	job := h.submit("copy", "k", `{"output":"made.txt"}`)
+	h.await(job.ID, func(j *jobs.Job) bool { return j.Plan != nil })
+	h.Stop()
+	h.store.failing(false, nil)
+	h.start()
+	job = h.await(job.ID, settled)
+	h.wantState(job, jobs.StateCompleted, jobs.EndOK)
+	if job.SideEffect != jobs.SideEffectApplied || starts(job) != 1 {
+		t.Errorf("side effect %s after %d starts", job.SideEffect, starts(job))
+	}
+	h.nothingHidden()
+}
+
+// planStored reports whether the next write is of a publish plan: the output lies
+// under its hidden name by then.
+func (h *host) planStored() bool {
+	hidden, err := filepath.Glob(filepath.Join(h.state, ProjectsFolder, "p", ".macexec-*.tmp"))
+	return err == nil && len(hidden) > 0
+}
+
+func (h *host) nothingHidden() {
+	h.t.Helper()
+	if h.planStored() {
+		h.t.Error("a hidden file is left in the project")
+	}
+}
+
+// TestG7UpgradedManifestFinishesWhatRuns: the tool ends while no daemon is there, and
+// the next one has another manifest of it.
+func TestG7UpgradedManifestFinishesWhatRuns(t *testing.T) {
+	t.Parallel()
+	for _, effects := range []string{"staged", "none"} {
+		t.Run(effects, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, manifest("wait", "2026-11-01", effects, "while [ ! -e go ]; do sleep 0.05; done", plainResult))
+			job := h.submit("wait", "k", `{}`)
+			h.await(job.ID, running)
+			h.Stop()
+			h.write("tools/tool0.yaml", manifest("wait", "2026-11-01", effects, "exit 7", plainResult))
+			h.write(filepath.Join("jobs", job.ID, "a1", "work", "go"), "")
+			h.start()
+			job = h.await(job.ID, settled)
+			h.wantState(job, jobs.StateCompleted, jobs.EndOK)
+			if starts(job) != 1 {
+				t.Errorf("the tool was started %d times", starts(job))
+			}
+		})
+	}
+}
+
+// TestG11SecretIsMaskedAfterARestart: the tool prints its secret and fails while no
+// daemon is there.
+func TestG11SecretIsMaskedAfterARestart(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, manifest("tell", "2026-11-01", "none", `while [ ! -e go ]; do sleep 0.05; done; echo "error: it is $TOKEN"; exit 3`,
+		"      env: {TOKEN: {cel: secrets.token}}\n"+plainResult))
+	job := h.submit("tell", "k", `{"token":"hunter2hunter2"}`)
+	h.await(job.ID, running)
+	h.Stop()
+	h.write(filepath.Join("jobs", job.ID, "a1", "work", "go"), "")
+	h.start()
+	job = h.await(job.ID, settled)
+	h.wantState(job, jobs.StateFailed, jobs.EndExitCode)
+	if said := strings.Join(job.LogTail, "\n") + job.Cause + job.Message; strings.Contains(said, "hunter2") || !strings.Contains(said, "error: it is ******") {
+		t.Errorf("the job says %q", said)
+	}
+}
+
+// TestG7LeavingEngineConcludesNothing: it stops while a job is staging, again and
+// again; the job is neither failed nor out of attempts, and completes in the end.
+func TestG7LeavingEngineConcludesNothing(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, manifest("cat", "2026-11-01", "none", "cat in/input > /dev/null", plainResult))
+	h.write(h.project("big"), strings.Repeat("0123456789abcdef", 4<<20)) // 64 MiB take a while to copy
+	job := h.submit("cat", "k", `{"input":"big"}`)
+	for range 4 {
+		h.await(job.ID, func(j *jobs.Job) bool { return j.State != jobs.StateQueued })
+		h.Stop()
+		h.start()
+	}
+	job = h.await(job.ID, settled)
+	h.wantState(job, jobs.StateCompleted, jobs.EndOK)
+}
+
+// TestCancelWhileStaging ends as cancelled, with the proof that nothing started.
+func TestCancelWhileStaging(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, manifest("cat", "2026-11-01", "none", "cat in/input > /dev/null", plainResult))
+	h.write(h.project("big"), strings.Repeat("0123456789abcdef", 4<<20))
+	job := h.submit("cat", "k", `{"input":"big"}`)
+	h.await(job.ID, func(j *jobs.Job) bool { return j.State != jobs.StateQueued })
+	if _, err := h.Cancel(t.Context(), owner(), job.ID, "enough"); err != nil && jobs.CodeOf(err) != jobs.CodeStopTooLate {
+		t.Fatal(err)
+	}
+	job = h.await(job.ID, settled)
+	if job.State != jobs.StateCancelled && job.State != jobs.StateCompleted {
+		t.Fatalf("job is %s (%s): %s", job.State, job.EndReason, job.Message)
+	}
+	if job.State == jobs.StateCancelled && job.EndReason != jobs.EndCancelledByCaller {
+		t.Errorf("cancelled for %s", job.EndReason)
+	}
+}
+
+// TestG15StartByHoldsUntilTheStart: the time passes while the job is staging.
+func TestG15StartByHoldsUntilTheStart(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, manifest("cat", "2026-11-01", "none", "cat in/input > /dev/null", plainResult))
+	h.write(h.project("some"), "some")
+	by := time.Now().Add(time.Hour)
+	h.now = func() time.Time { // the hour passes once the attempt has begun
+		if h.store.made.Load() > 0 {
+			return by.Add(time.Second)
+		}
+		return time.Now()
+	}
+	r, err := h.Submit(t.Context(), owner(), Request{
+		Tool: "cat", Key: "k", Arguments: []byte(`{"input":"some"}`), Purpose: jobs.PurposeProduction, Options: jobs.Options{StartBy: by},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := h.await(r.Job.ID, settled)
+	h.wantState(job, jobs.StateCancelled, jobs.EndTooLate)
+	if starts(job) != 0 {
+		t.Error("its tool was started")
+	}
+}
+
+// TestG9NoJournalNoStart: when nothing can be written the answer is no, and nothing
+// runs.
+func TestG9NoJournalNoStart(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, copyTool("2026-11-01"))
+	h.store.refuse = jobs.Errorf(jobs.CodeDiskFull, "no room")
+	for _, args := range []string{`{"output":"made.txt"}`, `{"output":`, `{"output":1}`} {
+		_, err := h.Submit(t.Context(), owner(), Request{Tool: "copy", Key: "k", Arguments: []byte(args), Purpose: jobs.PurposeProduction})
+		if jobs.CodeOf(err) != jobs.CodeDiskFull {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	if entries, err := os.ReadDir(filepath.Join(h.state, "jobs")); err != nil || len(entries) > 0 {
+		t.Errorf("attempts: %v, %v", entries, err)
+	}
+}

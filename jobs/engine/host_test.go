@@ -1,0 +1,228 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/macexec/macexec/executor"
+	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/executor/programs"
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/policy"
+	"github.com/macexec/macexec/schemas"
+	"github.com/macexec/macexec/store"
+)
+
+// host is a state folder and the engine that works on it, in this process. The
+// keepers and tools are real processes; the store is a real one that can be told to
+// fail.
+type host struct {
+	t     *testing.T
+	state string
+	store *flakyStore
+	*Engine
+}
+
+// owner is the one who asks in these tests.
+func owner() Caller { return Caller{Principal: "owner"} }
+
+func newHost(t *testing.T, manifests ...string) *host {
+	t.Helper()
+	state, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // its tools need a path that they may read
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(state) })
+	h := &host{t: t, state: state}
+	for i, text := range manifests {
+		h.write(filepath.Join("tools", fmt.Sprintf("tool%d.yaml", i)), text)
+	}
+	records, err := store.Open(t.Context(), store.Options{Path: filepath.Join(state, "store.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := records.Close(); err != nil {
+			t.Error(err)
+		}
+		if problems, err := store.Check(filepath.Join(state, "store.db")); err != nil || len(problems) > 0 {
+			t.Errorf("the store afterwards: %q, %v", problems, err)
+		}
+	})
+	h.store = &flakyStore{Store: records}
+	h.start()
+	t.Cleanup(func() { h.Stop() })
+	root := filepath.Join(state, ProjectsFolder, "p")
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.AddProject(t.Context(), owner(), jobs.Project{Name: DefaultProject, Root: root}); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// start makes a new engine on the state folder, as a new daemon would.
+func (h *host) start() {
+	h.t.Helper()
+	registry, err := schemas.Open(schemas.Options{Dir: filepath.Join(h.state, "tools")})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, p := range registry.Problems() {
+		h.t.Fatalf("%s: %+v", p.File, p.Findings)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	exec, err := executor.New(executor.Options{Root: filepath.Join(h.state, "jobs"), Keeper: []string{self, "keeper"}, BootSession: "boot"})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	resolver, err := programs.New(nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	blobs, err := files.OpenBlobs(filepath.Join(h.state, "blobs"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(blobs.Close)
+	h.Engine, err = New(Options{
+		Store: h.store, Registry: registry, Policy: policy.Default(), Executor: exec, Programs: resolver, Blobs: blobs,
+		SecretKey: []byte(strings.Repeat("k", 32)), BootSession: "boot", Facts: HostInfo{StatePath: h.state},
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.pause = 10 * time.Millisecond
+	if err := h.Start(h.t.Context()); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) write(name, text string) {
+	h.t.Helper()
+	path := filepath.Join(h.state, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// project is the path of a file in the project.
+func (h *host) project(name string) string { return filepath.Join(ProjectsFolder, "p", name) }
+
+func (h *host) submit(tool, key, args string) *jobs.Job {
+	h.t.Helper()
+	r, err := h.Submit(h.t.Context(), owner(), Request{Tool: tool, Key: key, Arguments: []byte(args), Purpose: jobs.PurposeProduction})
+	if err != nil {
+		h.t.Fatalf("submit %s: %v", tool, err)
+	}
+	return r.Job
+}
+
+// await returns the job once ok says so; it waits for events, and gives up only when
+// the whole test does.
+func (h *host) await(id string, ok func(*jobs.Job) bool) *jobs.Job {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		head := h.store.Head()
+		job, err := h.store.Get(ctx, id)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if ok(job) {
+			return job
+		}
+		if err := h.store.Wait(ctx, head); err != nil {
+			h.t.Fatalf("job %s is %s %s (%s): %v", id, job.State, job.Phase, job.Message, err)
+		}
+	}
+}
+
+func settled(j *jobs.Job) bool { return j.State.Settled() }
+
+func running(j *jobs.Job) bool { return j.Phase == jobs.PhaseRunning }
+
+func (h *host) wantState(job *jobs.Job, want jobs.State, reason jobs.EndReason) {
+	h.t.Helper()
+	if job.State != want || job.EndReason != reason {
+		h.t.Fatalf("job is %s (%s): %s; want %s (%s)", job.State, job.EndReason, job.Message, want, reason)
+	}
+}
+
+// starts counts the attempts whose tool was released.
+func starts(job *jobs.Job) int {
+	n := 0
+	for _, at := range job.Attempts {
+		if at.Started != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// flakyStore fails chosen writes.
+type flakyStore struct {
+	jobs.Store
+	mu   sync.Mutex
+	fail func(write int) error // asked for each Update, counted from 1; nil: none fails
+	done bool                  // the write is made although it is said to have failed
+	n    int
+	made atomic.Int32 // writes that were made
+	// refuse is what every new decision is answered with; nil: none is refused.
+	refuse error
+}
+
+func (s *flakyStore) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted, error) {
+	if s.refuse != nil {
+		return jobs.Submitted{}, s.refuse
+	}
+	return s.Store.Submit(ctx, sub)
+}
+
+func (s *flakyStore) Append(ctx context.Context, e jobs.Entry) error {
+	if s.refuse != nil && e.Kind != jobs.EntryHost {
+		return s.refuse
+	}
+	return s.Store.Append(ctx, e)
+}
+
+func (s *flakyStore) failing(done bool, fail func(int) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n, s.done, s.fail = 0, done, fail
+}
+
+func (s *flakyStore) Update(ctx context.Context, id string, change func(*jobs.Job) (jobs.Note, error)) (*jobs.Job, error) {
+	s.mu.Lock()
+	s.n++
+	var err error
+	if s.fail != nil {
+		err = s.fail(s.n)
+	}
+	done := s.done
+	s.mu.Unlock()
+	if err != nil && !done {
+		return nil, err
+	}
+	job, real := s.Store.Update(ctx, id, change)
+	s.made.Add(1)
+	if err != nil && real == nil {
+		return nil, err
+	}
+	return job, real
+}
