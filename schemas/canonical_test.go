@@ -27,15 +27,30 @@ func TestFingerprintEquality(t *testing.T) {
 		same bool
 	}{
 		{`{"a":1,"b":2}`, ` { "b" : 2 , "a" : 1 } `, true},
-		{`[1]`, `[1.0]`, true}, {`[1]`, `[1e0]`, true}, {`[100]`, `[1E+2]`, true}, {`[0]`, `[-0.0e9]`, true},
-		{`[0.001]`, `[1e-3]`, true}, {`[120]`, `[12.0e1]`, true},
+		{`[1]`, `[1.0]`, true},
+		{`[1]`, `[1e0]`, true},
+		{`[100]`, `[1E+2]`, true},
+		{`[0]`, `[-0.0e9]`, true},
+		{`[0.001]`, `[1e-3]`, true},
+		{`[120]`, `[12.0e1]`, true},
 		{`[9007199254740993]`, `[9007199254740992]`, false},
 		{`[9007199254740993]`, `[9007199254740993.0]`, true},
 		{`[0.1]`, `[0.10000000000000000001]`, false},
-		{`[1e400]`, `[1e399]`, false}, {`[1]`, `[-1]`, false}, {`[10]`, `[1]`, false},
-		{`["A"]`, `["\u0041"]`, true}, {`["/"]`, `["\/"]`, true}, {`["\n"]`, `["\u000a"]`, true}, {`["\n"]`, `["\\n"]`, false},
-		{`["é"]`, `["e\u0301"]`, false}, {`["1"]`, `[1]`, false}, {`[null]`, `["null"]`, false}, {`[]`, `{}`, false},
-		{`{"a":null}`, `{}`, false}, {`["a,b"]`, `["a","b"]`, false}, {`["a\",\"b"]`, `["a","b"]`, false}, {`[[],[]]`, `[[[]]]`, false},
+		{`[1e400]`, `[1e399]`, false},
+		{`[1]`, `[-1]`, false},
+		{`[10]`, `[1]`, false},
+		{`["A"]`, `["\u0041"]`, true},
+		{`["/"]`, `["\/"]`, true},
+		{`["\n"]`, `["\u000a"]`, true},
+		{`["\n"]`, `["\\n"]`, false},
+		{`["é"]`, `["e\u0301"]`, false},
+		{`["1"]`, `[1]`, false},
+		{`[null]`, `["null"]`, false},
+		{`[]`, `{}`, false},
+		{`{"a":null}`, `{}`, false},
+		{`["a,b"]`, `["a","b"]`, false},
+		{`["a\",\"b"]`, `["a","b"]`, false},
+		{`[[],[]]`, `[[[]]]`, false},
 		{`["secret(\"x\")"]`, `["secret(x)"]`, false},
 	} {
 		if got := fingerprint(t, tc.a) == fingerprint(t, tc.b); got != tc.same {
@@ -70,8 +85,10 @@ func TestFingerprintCoversTheWholeCall(t *testing.T) {
 	}
 	// The form is stored for ever, so it may not change by accident.
 	const golden = "v1:08093c85d0bb8443e5969fe225d6f1534aafd8b43f0a0542045f469f07b8fb6a"
-	got := schemas.Fingerprint(schemas.CanonicalCall{Tool: "export_video", Version: "2026-11-01", Purpose: "production",
-		Arguments: map[string]any{"n": json.Number("1.50"), "s": "é\"\n", "l": []any{nil, true}}}, nil)
+	got := schemas.Fingerprint(schemas.CanonicalCall{
+		Tool: "export_video", Version: "2026-11-01", Purpose: "production",
+		Arguments: map[string]any{"n": json.Number("1.50"), "s": "é\"\n", "l": []any{nil, true}},
+	}, nil)
 	if got != golden {
 		t.Errorf("the canonical form has changed: %s", got)
 	}
@@ -82,11 +99,13 @@ func TestFingerprintSecrets(t *testing.T) {
 	t.Parallel()
 	secret := map[string]bool{"/token": true}
 	call := func(token string, seen *[]string) schemas.CanonicalCall {
-		return schemas.CanonicalCall{Tool: "t", Arguments: map[string]any{"token": token, "a~/b": "x"},
+		return schemas.CanonicalCall{
+			Tool: "t", Arguments: map[string]any{"token": token, "a~/b": "x"},
 			Secret: func(pointer, value string) string {
 				*seen = append(*seen, pointer+" "+value)
 				return "mac of " + value
-			}}
+			},
+		}
 	}
 	var seen []string
 	one := schemas.Fingerprint(call("s3cret", &seen), secret)

@@ -43,9 +43,11 @@ func drive(t *testing.T, tool *schemas.Tool, arguments string) run {
 	if f := tool.Validate(args); f != nil {
 		return run{Stage: "schema", Findings: f}
 	}
-	vars := schemas.Vars{Args: args, Call: schemas.CallVars{Tool: tool.Manifest.Tool, Version: tool.Version, Purpose: "production"},
+	vars := schemas.Vars{
+		Args: args, Call: schemas.CallVars{Tool: tool.Manifest.Tool, Version: tool.Version, Purpose: "production"},
 		Inputs: map[string]schemas.File{}, Outputs: map[string]string{}, Steps: map[string]any{},
-		Artifacts: map[string]schemas.Artifact{}, Programs: map[string]schemas.Program{}}
+		Artifacts: map[string]schemas.Artifact{}, Programs: map[string]schemas.Program{},
+	}
 	if f := tool.Check(ctx, vars); f != nil {
 		return run{Stage: "business", Findings: f}
 	}
@@ -180,15 +182,22 @@ func stage(t *testing.T, from, to string) schemas.File {
 	sum := sha256.Sum256(raw)
 	media := "application/octet-stream"
 	for _, known := range []struct{ magic, media string }{
-		{"\x89PNG", "image/png"}, {"\xff\xd8\xff", "image/jpeg"}, {"GIF8", "image/gif"}, {"RIFF????WEBP", "image/webp"},
-		{"II*\x00", "image/tiff"}, {"BM", "image/bmp"}, {"<svg", "image/svg+xml"},
+		{"\x89PNG", "image/png"},
+		{"\xff\xd8\xff", "image/jpeg"},
+		{"GIF8", "image/gif"},
+		{"RIFF????WEBP", "image/webp"},
+		{"II*\x00", "image/tiff"},
+		{"BM", "image/bmp"},
+		{"<svg", "image/svg+xml"},
 	} {
 		if matchMagic(raw, known.magic) {
 			media = known.media
 		}
 	}
-	return schemas.File{Path: to, Name: filepath.Base(from), Size: int64(len(raw)), MediaType: media,
-		Kind: strings.Split(media, "/")[0], SHA256: hex.EncodeToString(sum[:])}
+	return schemas.File{
+		Path: to, Name: filepath.Base(from), Size: int64(len(raw)), MediaType: media,
+		Kind: strings.Split(media, "/")[0], SHA256: hex.EncodeToString(sum[:]),
+	}
 }
 
 func matchMagic(raw []byte, magic string) bool {

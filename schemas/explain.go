@@ -67,13 +67,17 @@ func (x *explainer) flatten(e *jsonschema.ValidationError) []Finding {
 	case *kind.AdditionalProperties:
 		var all []Finding
 		for _, name := range k.Properties {
-			all = append(all, Finding{Pointer: pointer + Pointer(name), Keyword: "additionalProperties",
-				Message: fmt.Sprintf("there is no property %s here", quoted(name)), Hint: x.allowed(pointer, name)})
+			all = append(all, Finding{
+				Pointer: pointer + Pointer(name), Keyword: "additionalProperties",
+				Message: fmt.Sprintf("there is no property %s here", quoted(name)), Hint: x.allowed(pointer, name),
+			})
 		}
 		return all
 	case *kind.PropertyNames:
-		return []Finding{{Pointer: pointer + Pointer(k.Property), Keyword: "propertyNames",
-			Message: fmt.Sprintf("the name %s is not allowed here", quoted(k.Property)), Hint: "choose another name"}}
+		return []Finding{{
+			Pointer: pointer + Pointer(k.Property), Keyword: "propertyNames",
+			Message: fmt.Sprintf("the name %s is not allowed here", quoted(k.Property)), Hint: "choose another name",
+		}}
 	case *kind.Type:
 		want := words(k.Want)
 		return one("type", fmt.Sprintf("%s is wanted, but this is %s", want, article(k.Got)), "send "+want+typeHint(k.Got, k.Want))

@@ -32,14 +32,33 @@ func TestExpressions(t *testing.T) {
 		Artifacts: map[string]schemas.Artifact{},
 	}
 	for _, tc := range []struct{ expr, want string }{
-		{`args.count`, `9007199254740993`}, {`args.count + 1`, `9007199254740994`}, {`tool.one`, `1`}, {`tool.one == 1`, `true`},
-		{`text(tool.big)`, `"123456789012345678901234567890"`}, {`text(args.ratio)`, `"0.10"`}, {`text(tool.one)`, `"1.0"`},
-		{`text(tool.nested.n[1])`, `"12345678901234567890"`}, {`text(tool["tiny"])`, `"1e-400"`}, {`text(3)`, `"3"`}, {`text(args.text)`, `"x"`},
-		{`tool.nested`, `{"n":[1.50,12345678901234567890]}`}, {`tool.s`, `"<&>"`},
-		{`args.mode`, `"slow"`}, {`has(args.when)`, `false`}, {`args.?when.orValue("never")`, `"never"`},
-		{`args.tags.map(x, x + "!")`, `["a!","b!"]`}, {`call.purpose`, `"preview"`}, {`call.replace`, `true`},
-		{`clock_seconds("01:02:03.5")`, `3723.5`}, {`math.round(2.5)`, `3`}, {`null`, `null`}, {`{"a": 1u}`, `{"a":1}`}, {`[dyn(1), "a"]`, `[1,"a"]`},
-		{`optional.none()`, `null`}, {`optional.of(2)`, `2`}, {`"a,b".split(",")`, `["a","b"]`},
+		{`args.count`, `9007199254740993`},
+		{`args.count + 1`, `9007199254740994`},
+		{`tool.one`, `1`},
+		{`tool.one == 1`, `true`},
+		{`text(tool.big)`, `"123456789012345678901234567890"`},
+		{`text(args.ratio)`, `"0.10"`},
+		{`text(tool.one)`, `"1.0"`},
+		{`text(tool.nested.n[1])`, `"12345678901234567890"`},
+		{`text(tool["tiny"])`, `"1e-400"`},
+		{`text(3)`, `"3"`},
+		{`text(args.text)`, `"x"`},
+		{`tool.nested`, `{"n":[1.50,12345678901234567890]}`},
+		{`tool.s`, `"<&>"`},
+		{`args.mode`, `"slow"`},
+		{`has(args.when)`, `false`},
+		{`args.?when.orValue("never")`, `"never"`},
+		{`args.tags.map(x, x + "!")`, `["a!","b!"]`},
+		{`call.purpose`, `"preview"`},
+		{`call.replace`, `true`},
+		{`clock_seconds("01:02:03.5")`, `3723.5`},
+		{`math.round(2.5)`, `3`},
+		{`null`, `null`},
+		{`{"a": 1u}`, `{"a":1}`},
+		{`[dyn(1), "a"]`, `[1,"a"]`},
+		{`optional.none()`, `null`},
+		{`optional.of(2)`, `2`},
+		{`"a,b".split(",")`, `["a","b"]`},
 	} {
 		got, err := evaluated(t, tc.expr, vars)
 		if err != nil || got != tc.want {
@@ -146,8 +165,10 @@ func TestProgressTotal(t *testing.T) {
 	t.Parallel()
 	v, _ := shipped(t, "export_video").Variant("linux", func(string) bool { return true })
 	for stream, want := range map[string]string{`{"duration":"2.5"}`: "2.5s true", `{}`: "9s true", `{"tags":{"DURATION":"00:01:00.5"}}`: "1m0.5s true", `{"duration":"x"}`: "0s false"} {
-		total, ok := v.ProgressTotal(t.Context(), schemas.Vars{Args: parsed(t, `{}`),
-			Steps: map[string]any{"video": parsed(t, `{"streams":[`+stream+`],"format":{"duration":"9"}}`)}})
+		total, ok := v.ProgressTotal(t.Context(), schemas.Vars{
+			Args:  parsed(t, `{}`),
+			Steps: map[string]any{"video": parsed(t, `{"streams":[`+stream+`],"format":{"duration":"9"}}`)},
+		})
 		if got := total.String() + map[bool]string{true: " true", false: " false"}[ok]; got != want {
 			t.Errorf("%s: %s, want %s", stream, got, want)
 		}

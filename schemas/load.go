@@ -363,7 +363,9 @@ func (b *builder) probe() {
 	}
 	s.vars = append(s.vars, varSteps)
 	s.steps = []string{"probe"}
-	b.tool.probe = &compiledProbe{step: compiled,
+	b.tool.probe = &compiledProbe{
+		step:        compiled,
 		happened:    b.expression(p.Happened, "/probe/happened", s, cel.BoolType),
-		notHappened: b.expression(p.NotHappened, "/probe/not_happened", s, cel.BoolType)}
+		notHappened: b.expression(p.NotHappened, "/probe/not_happened", s, cel.BoolType),
+	}
 }

@@ -141,9 +141,11 @@ func (r *Registry) add(l *loader, raw []byte, file, source string) {
 		return
 	}
 	if other, taken := r.exact(t.Manifest.Tool, t.Version); taken {
-		r.problem(file, Finding{Pointer: "/version", Keyword: "version_taken",
+		r.problem(file, Finding{
+			Pointer: "/version", Keyword: "version_taken",
 			Message: fmt.Sprintf("%s %s is already there (%s)", t.Manifest.Tool, t.Version, other.Source),
-			Hint:    "give the changed tool a new version, or another name"})
+			Hint:    "give the changed tool a new version, or another name",
+		})
 		return
 	}
 	r.tools = append(r.tools, t)

@@ -46,18 +46,24 @@ const (
 // tree.
 func Parse(raw []byte, l Limits) (any, []Finding) {
 	if len(raw) > l.Bytes {
-		return nil, []Finding{{Keyword: keywordSize,
+		return nil, []Finding{{
+			Keyword: keywordSize,
 			Message: fmt.Sprintf("the text has %d bytes; at most %d are taken", len(raw), l.Bytes),
-			Hint:    "send less, or upload the data as a file and name it"}}
+			Hint:    "send less, or upload the data as a file and name it",
+		}}
 	}
 	if at := invalidUTF8(raw); at >= 0 {
-		return nil, []Finding{{Keyword: keywordUTF8,
+		return nil, []Finding{{
+			Keyword: keywordUTF8,
 			Message: fmt.Sprintf("the text is not UTF-8 at byte %d", at),
-			Hint:    "send UTF-8; escape arbitrary bytes, for instance as base64"}}
+			Hint:    "send UTF-8; escape arbitrary bytes, for instance as base64",
+		}}
 	}
 	if len(bytes.TrimLeft(raw, " \t\r\n")) == 0 {
-		return nil, []Finding{{Keyword: keywordJSON, Message: "there is no JSON value at byte 0: the text is empty",
-			Hint: "send an object; {} if there are no arguments"}}
+		return nil, []Finding{{
+			Keyword: keywordJSON, Message: "there is no JSON value at byte 0: the text is empty",
+			Hint: "send an object; {} if there are no arguments",
+		}}
 	}
 	p := &parser{raw: raw, limits: l, dec: jsontext.NewDecoder(bytes.NewReader(raw))}
 	value, err := p.value()
@@ -147,14 +153,18 @@ func (p *parser) add(pointer, keyword, message, hint string) {
 // explain turns the decoder's error into a finding in our words.
 func (p *parser) explain(err error) Finding {
 	if errors.Is(err, errTooDeep) {
-		return Finding{Pointer: string(p.dec.StackPointer()), Keyword: keywordDepth,
+		return Finding{
+			Pointer: string(p.dec.StackPointer()), Keyword: keywordDepth,
 			Message: fmt.Sprintf("objects and arrays are nested deeper than %d, at byte %d", p.limits.Depth, p.dec.InputOffset()),
-			Hint:    "send a flatter value"}
+			Hint:    "send a flatter value",
+		}
 	}
 	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
 	if !ok { // the reader is a byte slice, so only its end can be left
-		return Finding{Keyword: keywordJSON, Message: fmt.Sprintf("the JSON value ends too early, at byte %d", len(p.raw)),
-			Hint: "send the whole value: close every object, array and text"}
+		return Finding{
+			Keyword: keywordJSON, Message: fmt.Sprintf("the JSON value ends too early, at byte %d", len(p.raw)),
+			Hint: "send the whole value: close every object, array and text",
+		}
 	}
 	at := syntax.ByteOffset
 	f := Finding{Pointer: string(syntax.JSONPointer), Keyword: keywordJSON}

@@ -53,11 +53,13 @@ func TestValidateFindings(t *testing.T) {
 		{`{"text":"a","when":"yesterday"}`, []schemas.Finding{finding("/when", "format", "it is not a valid date-time", "send a date-time such as 2026-11-01T12:00:00Z")}},
 		{`{"text":"a","tags":["1","2","3","0123456789"]}`, []schemas.Finding{
 			finding("/tags", "maxItems", "it has 4 items; at most 3 are allowed", "send fewer items"),
-			finding("/tags/3", "maxLength", "it has 10 characters; at most 9 are allowed", "send a shorter text")}},
+			finding("/tags/3", "maxLength", "it has 10 characters; at most 9 are allowed", "send a shorter text"),
+		}},
 		{`{"text":"a","Mode":"slow","x/y":1}`, []schemas.Finding{
 			finding("/Mode", "additionalProperties", `there is no property "Mode" here`, `write it "mode"`),
 			finding("/x~1y", "additionalProperties", `there is no property "x/y" here`,
-				`leave it out; the names here are "count", "mode", "ratio", "tags", "text", "token", "when"`)}},
+				`leave it out; the names here are "count", "mode", "ratio", "tags", "text", "token", "when"`),
+		}},
 	} {
 		if d := cmp.Diff(tc.want, tool.Validate(parsed(t, tc.args))); d != "" {
 			t.Errorf("%s:\n%s", tc.args, d)
@@ -193,8 +195,10 @@ func TestValidateForms(t *testing.T) {
 	t.Parallel()
 	tool := loaded(t, "    tags:", "    form: {description: d, oneOf: [{type: string, maxLength: 3}, {type: object, additionalProperties: false, required: [a], properties: {a: {type: integer}}}]}\n    tags:")
 	got := tool.Validate(parsed(t, `{"text":"a","form":{"a":"x"}}`))
-	want := []schemas.Finding{{"/form", "oneOf", "it fits none of the allowed forms: (1) a string is wanted, but this is an object; (2) /form/a: an integer is wanted, but this is a string",
-		"send exactly one of the forms in full"}}
+	want := []schemas.Finding{{
+		"/form", "oneOf", "it fits none of the allowed forms: (1) a string is wanted, but this is an object; (2) /form/a: an integer is wanted, but this is a string",
+		"send exactly one of the forms in full",
+	}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

@@ -124,8 +124,10 @@ func (c compiledStep) resolve(ctx context.Context, vars map[string]any, args any
 	if name == "" {
 		name = "command"
 	}
-	s := Step{Name: c.spec.Name, Program: c.spec.Program, Argv: []string{}, Env: map[string]string{},
-		Capture: c.spec.Stdout != "log", Parser: c.spec.Parser}
+	s := Step{
+		Name: c.spec.Name, Program: c.spec.Program, Argv: []string{}, Env: map[string]string{},
+		Capture: c.spec.Stdout != "log", Parser: c.spec.Parser,
+	}
 	total, options := 0, true
 	for i, x := range c.argv {
 		elements := []string{c.spec.Argv[i].Literal}

@@ -79,8 +79,10 @@ func (t *Tool) bind(v Vars) map[string]any {
 	}
 	inputs := make(map[string]any, len(v.Inputs))
 	for name, f := range v.Inputs {
-		inputs[name] = map[string]any{"path": f.Path, "name": f.Name, "size": f.Size,
-			"media_type": f.MediaType, "kind": f.Kind, "sha256": f.SHA256}
+		inputs[name] = map[string]any{
+			"path": f.Path, "name": f.Name, "size": f.Size,
+			"media_type": f.MediaType, "kind": f.Kind, "sha256": f.SHA256,
+		}
 	}
 	artifacts := make(map[string]any, len(v.Artifacts))
 	for name, a := range v.Artifacts {

@@ -23,8 +23,10 @@ func TestInspectVideo(t *testing.T) {
 	tool := shipped(t, "inspect_video")
 	clip := film(t, dir, "take:1.mp4", "320x240", append(withSound, "-pix_fmt", "yuv420p")...)
 	got := completed(t, drive(t, tool, arguments(t, "input", clip)))
-	for name, want := range map[string]any{"width": 320.0, "height": 240.0, "frame_rate": 25.0, "video_codec": "h264", "has_audio": true,
-		"audio_codec": "aac", "audio_channels": 1.0, "audio_sample_rate": 44100.0, "duration_seconds": 2.0, "rotation": 0.0, "pixel_format": "yuv420p"} {
+	for name, want := range map[string]any{
+		"width": 320.0, "height": 240.0, "frame_rate": 25.0, "video_codec": "h264", "has_audio": true,
+		"audio_codec": "aac", "audio_channels": 1.0, "audio_sample_rate": 44100.0, "duration_seconds": 2.0, "rotation": 0.0, "pixel_format": "yuv420p",
+	} {
 		if got[name] != want {
 			t.Errorf("%s: %v, want %v", name, got[name], want)
 		}
@@ -62,9 +64,16 @@ func TestExportVideoSizes(t *testing.T) {
 		input, resolution string
 		width, height     float64
 	}{
-		{wide, "480p", 854, 480}, {wide, "4K", 1280, 720}, {wide, "source", 1280, 720},
-		{odd, "source", 320, 240}, {odd, "480p", 320, 240}, {tiny, "1080p", 2, 2},
-		{turned, "source", 480, 640}, {turned, "480p", 480, 640}, {squeezed, "source", 1024, 576}, {squeezed, "480p", 854, 480},
+		{wide, "480p", 854, 480},
+		{wide, "4K", 1280, 720},
+		{wide, "source", 1280, 720},
+		{odd, "source", 320, 240},
+		{odd, "480p", 320, 240},
+		{tiny, "1080p", 2, 2},
+		{turned, "source", 480, 640},
+		{turned, "480p", 480, 640},
+		{squeezed, "source", 1024, 576},
+		{squeezed, "480p", 854, 480},
 	} {
 		r := drive(t, tool, arguments(t, "project_id", "p", "input", tc.input, "format", "mp4", "resolution", tc.resolution, "include_audio", false))
 		got := completed(t, r)

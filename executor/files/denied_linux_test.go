@@ -7,8 +7,9 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/macexec/macexec/executor/files"
 	"golang.org/x/sys/unix"
+
+	"github.com/macexec/macexec/executor/files"
 )
 
 // asNobody runs f without the powers of root over files. Only the calling thread

@@ -6,8 +6,9 @@ import (
 	"os"
 	"testing"
 
-	"github.com/macexec/macexec/executor/files"
 	"golang.org/x/sys/unix"
+
+	"github.com/macexec/macexec/executor/files"
 )
 
 // otherDevice is a folder on another file system than t.TempDir.

@@ -9,8 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/macexec/macexec/executor/files"
 	"go.uber.org/goleak"
+
+	"github.com/macexec/macexec/executor/files"
 )
 
 const childVariable = "MACEXEC_TEST_PUBLISH_CHILD"

@@ -139,9 +139,15 @@ func TestLockKeys(t *testing.T) { // kinds B45 and B57
 		return false
 	}
 	for _, pair := range [][2]string{
-		{"real/out.mp4", "./real//out.mp4"}, {"real/out.mp4", "link/out.mp4"}, {"real/out.mp4", "alias"}, {"real/out.mp4", "hard"},
-		{"real/out.mp4", "real/OUT.MP4"}, {"real/new", "link/new"}, {"real/caf\u00e9", "link/CAFE\u0301"},
-		{"no/such/x", "NO/such/X"}, {"real/straße", "real/STRASSE"},
+		{"real/out.mp4", "./real//out.mp4"},
+		{"real/out.mp4", "link/out.mp4"},
+		{"real/out.mp4", "alias"},
+		{"real/out.mp4", "hard"},
+		{"real/out.mp4", "real/OUT.MP4"},
+		{"real/new", "link/new"},
+		{"real/caf\u00e9", "link/CAFE\u0301"},
+		{"no/such/x", "NO/such/X"},
+		{"real/straße", "real/STRASSE"},
 	} {
 		if !shares(pair[0], pair[1]) {
 			t.Errorf("%q and %q share no key", pair[0], pair[1])

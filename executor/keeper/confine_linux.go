@@ -48,7 +48,8 @@ func landlockVersion() int {
 // landlockVersions is all that each version can handle.
 func landlockVersions() []landlock.Config {
 	return []landlock.Config{
-		{}, landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6,
+		{},
+		landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6,
 		landlock.V7, landlock.V8, landlock.V9, landlock.V10, landlock.V11,
 	}
 }

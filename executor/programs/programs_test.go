@@ -17,9 +17,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/macexec/macexec/executor/programs"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/macexec/macexec/executor/programs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
