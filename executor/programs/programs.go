@@ -75,6 +75,7 @@ type Resolver struct {
 
 	mu       sync.Mutex
 	digests  map[Identity]string
+	places   map[string]Program // by Found
 	versions map[question]string
 	features map[question][]string
 }
@@ -87,6 +88,7 @@ func New(dirs []string) (*Resolver, error) {
 	}
 	r := &Resolver{
 		digests:  map[Identity]string{},
+		places:   map[string]Program{},
 		versions: map[question]string{},
 		features: map[question][]string{},
 	}
@@ -150,11 +152,17 @@ func reason(err error) string {
 
 // look says what is at a path, if it can be run.
 func (r *Resolver) look(found string) (Program, error) {
-	path, err := filepath.EvalSymlinks(found)
+	id, err := identify(found)
 	if err != nil {
 		return Program{}, err
 	}
-	id, err := identify(path)
+	r.mu.Lock()
+	known, ok := r.places[found]
+	r.mu.Unlock()
+	if ok && known.Identity == id {
+		return known, nil // the change time tells of a new mode, too
+	}
+	path, err := filepath.EvalSymlinks(found)
 	if err != nil {
 		return Program{}, err
 	}
@@ -162,8 +170,13 @@ func (r *Resolver) look(found string) (Program, error) {
 		return Program{}, errors.New("not executable")
 	}
 	p := Program{Path: path, Found: found, Identity: id}
-	p.SHA256, err = r.digest(p)
-	return p, err
+	if p.SHA256, err = r.digest(p); err != nil {
+		return Program{}, err
+	}
+	r.mu.Lock()
+	r.places[found] = p
+	r.mu.Unlock()
+	return p, nil
 }
 
 // identify says which regular file is at a path.

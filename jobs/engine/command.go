@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/macexec/macexec/executor"
@@ -17,6 +18,24 @@ import (
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/schemas"
 )
+
+// lookAll runs read-only steps side by side, since none depends on another, and keeps
+// what they say. The error is of the first that failed, in the manifest's order.
+func (a *attempt) lookAll(ctx context.Context, steps []schemas.Step) error {
+	values, errs := make([]any, len(steps)), make([]error, len(steps))
+	var all sync.WaitGroup
+	for i, step := range steps {
+		all.Go(func() { values[i], errs[i] = a.look(ctx, step) })
+	}
+	all.Wait()
+	for i, step := range steps {
+		if errs[i] != nil {
+			return fmt.Errorf("(%s): %w", step.Name, errs[i])
+		}
+		a.vars.Steps[step.Name] = values[i]
+	}
+	return nil
+}
 
 // look runs one read-only step and parses what it prints.
 func (a *attempt) look(ctx context.Context, step schemas.Step) (any, error) {

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -271,15 +270,8 @@ func (a *attempt) lookBefore(ctx context.Context) error {
 	if err != nil {
 		return &unfit{jobs.EndStartFailed, "a step before the command cannot be worked out: " + err.Error()}
 	}
-	for _, step := range steps {
-		value, err := a.look(ctx, step)
-		if err != nil {
-			if ctx.Err() != nil {
-				return err
-			}
-			return &unfit{jobs.EndInputInvalid, fmt.Sprintf("the input cannot be read (%s): %s", step.Name, plainMessage(err))}
-		}
-		a.vars.Steps[step.Name] = value
+	if err := a.lookAll(ctx, steps); err != nil {
+		return &unfit{jobs.EndInputInvalid, "the input cannot be read " + plainMessage(err)}
 	}
 	if findings := a.variant.Accept(ctx, a.vars); len(findings) > 0 {
 		return &unfit{jobs.EndInputInvalid, sentence(findings[0])}

@@ -62,12 +62,8 @@ func (a *attempt) verify(found executor.Found) error {
 	if err != nil {
 		return bad("a step after the command cannot be worked out: " + err.Error())
 	}
-	for _, step := range steps {
-		value, err := a.look(ctx, step)
-		if err != nil {
-			return bad(fmt.Sprintf("the output cannot be read (%s): %s", step.Name, plainMessage(err)))
-		}
-		a.vars.Steps[step.Name] = value
+	if err := a.lookAll(ctx, steps); err != nil {
+		return bad("the output cannot be read " + plainMessage(err))
 	}
 	if findings := a.variant.Verify(ctx, a.vars); len(findings) > 0 {
 		return bad(sentence(findings[0]))
