@@ -100,6 +100,11 @@ func (a *attempt) inspect() error {
 			return err
 		}
 		if held {
+			if err := a.reload(a.e.stopped); err != nil {
+				// It can be watched all the same; that it cannot be verified is said at its end.
+				a.e.log.Warn("a running job's manifest or inputs cannot be read again", "job_id", a.job.ID, "error", err)
+				a.variant = nil
+			}
 			return a.watch(running)
 		}
 		return a.inspect()
