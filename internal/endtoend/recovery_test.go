@@ -154,7 +154,7 @@ func (s *scene) wantSecondAttempt() {
 func (s *scene) wantUnknown(req *macexecv1.SubmitJobRequest, message string) {
 	s.t.Helper()
 	job := s.wait(s.id, unknown)
-	if !strings.Contains(job.GetMessage(), message) || job.GetSideEffect() != macexecv1.SideEffect_SIDE_EFFECT_POSSIBLE {
+	if !strings.Contains(job.GetMessage(), message) || !strings.Contains(job.GetMessage(), "look at: the ledger") || job.GetSideEffect() != macexecv1.SideEffect_SIDE_EFFECT_POSSIBLE {
 		s.t.Errorf("the job says %q and side effect %s, want %q and possible", job.GetMessage(), job.GetSideEffect(), message)
 	}
 	if message == "pids" {

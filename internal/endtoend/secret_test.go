@@ -60,8 +60,13 @@ func TestG11_PrintedSecretIsMasked(t *testing.T) {
 	t.Parallel()
 	const secret = "an0ther-secret-0f-the-t00l"
 	d, l := startDaemon(t), newLedgers(t)
-	req := call("k", "ledger_none", l.args("a", "tell", "exit:3").with("token", secret))
+	open := l.gate("a")
+	req := call("k", "ledger_none", l.args("a", "tell", "secret", "gate", "exit:3").with("token", secret))
 	id := d.submit(req).GetId()
+	l.await("a", "secret", 1)
+	d.kill() // the next daemon has to know the secret too, to mask it
+	d.start()
+	open()
 	job := d.wait(id, failed)
 	if len(job.GetLogTail()) == 0 || !strings.Contains(job.GetCause(), "was refused") || strings.Contains(job.String(), secret) {
 		t.Errorf("the job says %v, and its likely cause is %q", job.GetLogTail(), job.GetCause())
