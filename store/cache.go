@@ -52,14 +52,18 @@ func (c *cache) get(id string) *snapshot {
 		return nil
 	}
 	c.order.MoveToFront(el)
-	return el.Value.(*snapshot)
+	return snapshotOf(el)
+}
+
+func snapshotOf(el *list.Element) *snapshot {
+	return el.Value.(*snapshot) //nolint:errcheck,forcetypeassert // put puts in nothing else
 }
 
 func (c *cache) put(s *snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if el := c.items[s.id]; el != nil {
-		c.bytes += len(s.raw) - len(el.Value.(*snapshot).raw)
+		c.bytes += len(s.raw) - len(snapshotOf(el).raw)
 		el.Value = s
 		c.order.MoveToFront(el)
 	} else {
@@ -67,7 +71,9 @@ func (c *cache) put(s *snapshot) {
 		c.bytes += len(s.raw)
 	}
 	for len(c.items) > cacheMaxJobs || (c.bytes > cacheMaxBytes && len(c.items) > 1) {
-		oldest := c.order.Remove(c.order.Back()).(*snapshot)
+		last := c.order.Back()
+		oldest := snapshotOf(last)
+		c.order.Remove(last)
 		delete(c.items, oldest.id)
 		c.bytes -= len(oldest.raw)
 	}

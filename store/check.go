@@ -21,6 +21,15 @@ const checkLockWait = time.Second
 // maxProblems bounds what Check lists; a broken store can have no end of them.
 const maxProblems = 1000
 
+// problems is what is wrong with a store, in words for a person.
+type problems []string
+
+func (p *problems) problemf(format string, args ...any) {
+	if len(*p) < maxProblems {
+		*p = append(*p, fmt.Sprintf(format, args...))
+	}
+}
+
 // Check reads a whole store that no process has open and returns what is wrong
 // with it, in words for a person. It changes nothing. The error says why it could
 // not look: the file is not there, is in use, or is of a newer macexec.
@@ -45,7 +54,7 @@ func Check(path string) (problems []string, err error) {
 				return err
 			}
 			for err := range tx.Check() {
-				c.problem("bbolt: %v", err)
+				c.problemf("bbolt: %v", err)
 			}
 			return c.run(tx)
 		})
@@ -56,9 +65,9 @@ func Check(path string) (problems []string, err error) {
 // checker compares the buckets with each other. It keeps a few words per job, not
 // the records.
 type checker struct {
-	problems []string
-	jobs     map[string]jobSummary
-	jobSeq   uint64
+	problems
+	jobs   map[string]jobSummary
+	jobSeq uint64
 }
 
 type jobSummary struct {
@@ -69,16 +78,10 @@ type jobSummary struct {
 	damaged  bool
 }
 
-func (c *checker) problem(format string, args ...any) {
-	if len(c.problems) < maxProblems {
-		c.problems = append(c.problems, fmt.Sprintf(format, args...))
-	}
-}
-
 func (c *checker) run(tx *bbolt.Tx) error {
 	for _, name := range buckets() {
 		if tx.Bucket([]byte(name)) == nil {
-			c.problem("bucket %s is missing", name)
+			c.problemf("bucket %s is missing", name)
 		}
 	}
 	if len(c.problems) > 0 {
@@ -96,10 +99,10 @@ func (c *checker) run(tx *bbolt.Tx) error {
 func (c *checker) checkMeta(tx *bbolt.Tx) {
 	meta := tx.Bucket([]byte(bucketMeta))
 	if id := meta.Get([]byte(metaHostID)); !validHostID(string(id)) {
-		c.problem("meta: the host id %q is not possible", id)
+		c.problemf("meta: the host id %q is not possible", id)
 	}
 	if _, err := time.Parse(time.RFC3339, string(meta.Get([]byte(metaCreatedAt)))); err != nil {
-		c.problem("meta: created_at is not a time: %v", err)
+		c.problemf("meta: created_at is not a time: %v", err)
 	}
 	c.jobSeq = decodeU64(meta.Get([]byte(metaJobSeq)))
 }
@@ -112,24 +115,24 @@ func (c *checker) checkJobs(tx *bbolt.Tx) {
 		id := string(k)
 		job, err := decodeJob(id, raw)
 		if err != nil {
-			c.problem("%v", err)
+			c.problemf("%v", err)
 			c.jobs[id] = jobSummary{damaged: true}
 			return nil
 		}
 		place := keyPlace(jobs.Key{Principal: job.Principal, Text: job.Key})
 		c.jobs[id] = jobSummary{place: string(place), seq: job.Seq, revision: job.Revision, state: job.State}
 		if other, taken := seqs[job.Seq]; taken {
-			c.problem("job %s has the seq %d of job %s", id, job.Seq, other)
+			c.problemf("job %s has the seq %d of job %s", id, job.Seq, other)
 		}
 		seqs[job.Seq] = id
 		if job.Seq == 0 || job.Seq > c.jobSeq {
-			c.problem("job %s has the seq %d; the newest given is %d", id, job.Seq, c.jobSeq)
+			c.problemf("job %s has the seq %d; the newest given is %d", id, job.Seq, c.jobSeq)
 		}
 		if !slices.Contains(jobs.States(), job.State) {
-			c.problem("job %s has the unknown state %q", id, job.State)
+			c.problemf("job %s has the unknown state %q", id, job.State)
 		}
 		if keys.Get(place) == nil {
-			c.problem("job %s: its key has no record", id)
+			c.problemf("job %s: its key has no record", id)
 		}
 		return nil
 	})
@@ -139,22 +142,22 @@ func (c *checker) checkKeys(tx *bbolt.Tx) {
 	_ = tx.Bucket([]byte(bucketKeys)).ForEach(func(place, raw []byte) error {
 		var record jobs.KeyRecord
 		if err := decodeInto(fmt.Sprintf("the key record at %x", place), raw, &record); err != nil {
-			c.problem("%v", err)
+			c.problemf("%v", err)
 			return nil
 		}
 		if !bytes.Equal(keyPlace(record.Key), place) {
-			c.problem("the key record at %x lies in the place of another key", place)
+			c.problemf("the key record at %x lies in the place of another key", place)
 		}
 		job, exists := c.jobs[record.JobID]
 		switch {
 		case record.Kind == jobs.KeyJob && !exists:
-			c.problem("the key record at %x names job %s, which does not exist", place, record.JobID)
+			c.problemf("the key record at %x names job %s, which does not exist", place, record.JobID)
 		case record.Kind == jobs.KeyJob && !job.damaged && job.place != string(place):
-			c.problem("the key record at %x names job %s, which has another key", place, record.JobID)
+			c.problemf("the key record at %x names job %s, which has another key", place, record.JobID)
 		case record.Kind == jobs.KeyTombstone && exists:
-			c.problem("the key record at %x is a tombstone, but job %s exists", place, record.JobID)
+			c.problemf("the key record at %x is a tombstone, but job %s exists", place, record.JobID)
 		case !slices.Contains([]jobs.KeyKind{jobs.KeyJob, jobs.KeyTombstone, jobs.KeyFence}, record.Kind):
-			c.problem("the key record at %x is of the unknown kind %q", place, record.Kind)
+			c.problemf("the key record at %x is of the unknown kind %q", place, record.Kind)
 		}
 		return nil
 	})
@@ -166,15 +169,15 @@ func (c *checker) checkOpen(tx *bbolt.Tx) {
 		job, exists := c.jobs[string(k)]
 		switch {
 		case !exists:
-			c.problem("job %s is listed as open but does not exist", k)
+			c.problemf("job %s is listed as open but does not exist", k)
 		case !job.damaged && job.state.Terminal():
-			c.problem("job %s is listed as open but is %s", k, job.state)
+			c.problemf("job %s is listed as open but is %s", k, job.state)
 		}
 		return nil
 	})
 	for id, job := range c.jobs {
 		if !job.damaged && !job.state.Terminal() && !has(open, []byte(id)) {
-			c.problem("job %s is %s but is not listed as open", id, job.state)
+			c.problemf("job %s is %s but is not listed as open", id, job.state)
 		}
 	}
 }
@@ -189,21 +192,21 @@ func (c *checker) checkJournal(tx *bbolt.Tx) {
 	journal, byJob := tx.Bucket([]byte(bucketJournal)), tx.Bucket([]byte(bucketJobJournal))
 	head, ok := decodeChainHead(tx.Bucket([]byte(bucketMeta)).Get([]byte(metaJournalHead)))
 	if !ok {
-		c.problem("meta: journal_head has %d bytes", len(head.encode()))
+		c.problemf("meta: journal_head has %d bytes", len(head.encode()))
 	}
 	v := verifier{until: head.seq}
 	for more := true; more; {
 		var err error
 		if more, err = v.chunk(journal, journalChunk); err != nil {
-			c.problem("%v", err)
+			c.problemf("%v", err)
 		}
 	}
 	last, raw := journal.Cursor().Last()
 	if decodeU64(last) != head.seq {
-		c.problem("the journal ends at entry %d, not at %d", decodeU64(last), head.seq)
+		c.problemf("the journal ends at entry %d, not at %d", decodeU64(last), head.seq)
 	} else if head.seq > 0 {
 		if hash, _ := checkEntry(raw, head.seq, ""); hash != fmt.Sprintf("%x", head.hash) {
-			c.problem("the hash of the newest entry is not the one in meta")
+			c.problemf("the hash of the newest entry is not the one in meta")
 		}
 	}
 	c.checkEntries(journal, byJob)
@@ -216,15 +219,12 @@ func (c *checker) checkEntries(journal, byJob *bbolt.Bucket) {
 	named := 0
 	_ = journal.ForEach(func(k, raw []byte) error {
 		var e jobs.Entry
-		if json.Unmarshal(raw, &e) != nil {
-			return nil // the chain has told
-		}
-		if e.JobID == "" {
-			return nil
+		if json.Unmarshal(raw, &e) != nil || e.JobID == "" {
+			return nil // of a damaged one the chain has told
 		}
 		named++
 		if !has(byJob, jobJournalKey(e.JobID, decodeU64(k))) {
-			c.problem("entry %d names job %s but is not in job_journal", e.Seq, e.JobID)
+			c.problemf("entry %d names job %s but is not in job_journal", e.Seq, e.JobID)
 		}
 		if e.Kind == jobs.EntrySubmitted || e.Kind == jobs.EntryChanged {
 			newest[e.JobID] = jobs.Entry{Seq: e.Seq, Revision: e.Revision, State: e.State}
@@ -235,26 +235,26 @@ func (c *checker) checkEntries(journal, byJob *bbolt.Bucket) {
 		id, seq, ok := splitJobJournalKey(k)
 		switch {
 		case !ok:
-			c.problem("job_journal has the odd key %x", k)
+			c.problemf("job_journal has the odd key %x", k)
 		case seq < decodeU64(oldest): // the entry was dropped
 		case journal.Get(encodeU64(seq)) == nil:
-			c.problem("job_journal lists entry %d of job %s, which does not exist", seq, id)
+			c.problemf("job_journal lists entry %d of job %s, which does not exist", seq, id)
 		default:
 			named--
 		}
 		return nil
 	})
 	if named < 0 {
-		c.problem("job_journal lists %d entries that name no job or another one", -named)
+		c.problemf("job_journal lists %d entries that name no job or another one", -named)
 	}
 	for id, job := range c.jobs {
 		e, ok := newest[id]
 		switch {
 		case job.damaged || !ok && decodeU64(oldest) > 1:
 		case !ok:
-			c.problem("job %s is not in the journal", id)
+			c.problemf("job %s is not in the journal", id)
 		case e.Revision != job.revision || e.State != job.state:
-			c.problem("job %s is %s at revision %d, but entry %d says %s at revision %d", id, job.state, job.revision, e.Seq, e.State, e.Revision)
+			c.problemf("job %s is %s at revision %d, but entry %d says %s at revision %d", id, job.state, job.revision, e.Seq, e.State, e.Revision)
 		}
 	}
 }
@@ -263,18 +263,18 @@ func (c *checker) checkFiles(tx *bbolt.Tx) {
 	_ = tx.Bucket([]byte(bucketBlobs)).ForEach(func(k, raw []byte) error {
 		var blob jobs.Blob
 		if err := decodeInto(fmt.Sprintf("the record of file sha256:%s", k), raw, &blob); err != nil {
-			c.problem("%v", err)
+			c.problemf("%v", err)
 		} else if blob.SHA256 != string(k) {
-			c.problem("the record of file sha256:%s is of another file", k)
+			c.problemf("the record of file sha256:%s is of another file", k)
 		}
 		return nil
 	})
 	_ = tx.Bucket([]byte(bucketProjects)).ForEach(func(k, raw []byte) error {
 		var p jobs.Project
 		if err := decodeInto(fmt.Sprintf("the record of project %s", k), raw, &p); err != nil {
-			c.problem("%v", err)
+			c.problemf("%v", err)
 		} else if p.Name != string(k) {
-			c.problem("the record of project %s is of another project", k)
+			c.problemf("the record of project %s is of another project", k)
 		}
 		return nil
 	})

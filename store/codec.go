@@ -98,7 +98,7 @@ func sealEntry(e *jobs.Entry, prev chainHead) ([]byte, chainHead, error) {
 	}
 	head := chainHead{seq: e.Seq, hash: hashEntryBody(body)}
 	e.Hash = hex.EncodeToString(head.hash[:])
-	raw = append(body, entryHashStart...)
+	raw = append(raw[:len(body)], entryHashStart...)
 	raw = append(raw, e.Hash...)
 	return append(raw, entryHashEnd...), head, nil
 }

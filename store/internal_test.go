@@ -228,7 +228,7 @@ func TestSpentKeys(t *testing.T) {
 }
 
 // An operation that stumbles while it writes takes nobody with it.
-func TestStumblingWrite(t *testing.T) {
+func TestStumblingWrite(t *testing.T) { //nolint:tparallel // its cases share one store, which is checked in the end
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := openAt(t, path)

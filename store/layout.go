@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
+	"strings"
 
 	"github.com/macexec/macexec/jobs"
 )
@@ -122,7 +123,7 @@ func validHostID(id string) bool {
 		return false
 	}
 	for i := range len(id) {
-		if bytes.IndexByte([]byte(hostIDAlphabet), id[i]) < 0 {
+		if strings.IndexByte(hostIDAlphabet, id[i]) < 0 {
 			return false
 		}
 	}

@@ -80,7 +80,7 @@ func heldError(f *os.File, path string) error {
 	}
 	err := jobs.Errorf(jobs.CodeStoreFailed, "the store %s is in use by %s; stop that process or ask the daemon instead", path, describeHolder(pid, command))
 	if pid != 0 {
-		err.With("pid", strconv.Itoa(pid)).With("command", command)
+		err = err.With("pid", strconv.Itoa(pid)).With("command", command)
 	}
 	return err.With("path", path)
 }

@@ -40,46 +40,40 @@ func checkPages(f *os.File) []string {
 }
 
 type pageWalk struct {
-	f        *os.File
-	meta     metaPage
-	seen     map[uint64]bool
-	problems []string
-}
-
-func (w *pageWalk) problem(format string, args ...any) {
-	if len(w.problems) < maxProblems {
-		w.problems = append(w.problems, fmt.Sprintf(format, args...))
-	}
+	problems
+	f    *os.File
+	meta metaPage
+	seen map[uint64]bool
 }
 
 // page reads a page with its overflow pages.
 func (w *pageWalk) page(id uint64) (flags uint16, count int, b []byte, ok bool) {
 	if id < 2 || id >= w.meta.highWater {
-		w.problem("page %d is outside the file", id)
+		w.problemf("page %d is outside the file", id)
 		return 0, 0, nil, false
 	}
 	header := make([]byte, pageHeaderSize)
 	if _, err := w.f.ReadAt(header, int64(id)*w.meta.pageSize); err != nil {
-		w.problem("page %d cannot be read: %v", id, err)
+		w.problemf("page %d cannot be read: %v", id, err)
 		return 0, 0, nil, false
 	}
 	order := binary.NativeEndian
 	flags, count = order.Uint16(header[8:]), int(order.Uint16(header[10:]))
 	pages := uint64(order.Uint32(header[12:])) + 1
 	if order.Uint64(header) != id || pages > w.meta.highWater-id {
-		w.problem("page %d is damaged: its header says page %d with %d pages", id, order.Uint64(header), pages)
+		w.problemf("page %d is damaged: its header says page %d with %d pages", id, order.Uint64(header), pages)
 		return 0, 0, nil, false
 	}
 	for i := id; i < id+pages; i++ {
 		if w.seen[i] {
-			w.problem("page %d is used twice", i)
+			w.problemf("page %d is used twice", i)
 			return 0, 0, nil, false
 		}
 		w.seen[i] = true
 	}
 	b = make([]byte, int64(pages)*w.meta.pageSize)
 	if _, err := w.f.ReadAt(b, int64(id)*w.meta.pageSize); err != nil {
-		w.problem("page %d cannot be read: %v", id, err)
+		w.problemf("page %d cannot be read: %v", id, err)
 		return 0, 0, nil, false
 	}
 	return flags, count, b, true
@@ -91,7 +85,7 @@ func (w *pageWalk) freelist(id uint64) {
 		return
 	}
 	if flags != pageFlagFreelist {
-		w.problem("page %d is to be the free list and is not", id)
+		w.problemf("page %d is to be the free list and is not", id)
 		return
 	}
 	at := uint64(pageHeaderSize)
@@ -101,12 +95,12 @@ func (w *pageWalk) freelist(id uint64) {
 		at += 8
 	}
 	if n > (uint64(len(b))-at)/8 {
-		w.problem("the free list has %d pages, which do not fit into it", n)
+		w.problemf("the free list has %d pages, which do not fit into it", n)
 		return
 	}
 	for i := range n {
 		if free := binary.NativeEndian.Uint64(b[at+8*i:]); free < 2 || free >= w.meta.highWater {
-			w.problem("the free list has page %d, which is outside the file", free)
+			w.problemf("the free list has page %d, which is outside the file", free)
 		}
 	}
 }
@@ -116,13 +110,13 @@ func (w *pageWalk) tree(id uint64, depth int) {
 	switch {
 	case !ok:
 	case depth > maxTreeDepth:
-		w.problem("page %d lies too deep", id)
+		w.problemf("page %d lies too deep", id)
 	case flags == pageFlagBranch && count > 0:
 		w.branch(id, b, count, depth)
 	case flags == pageFlagLeaf:
 		w.leaf(fmt.Sprintf("page %d", id), b, count, depth)
 	default:
-		w.problem("page %d is no page of a tree: flags %#x, %d elements", id, flags, count)
+		w.problemf("page %d is no page of a tree: flags %#x, %d elements", id, flags, count)
 	}
 }
 
@@ -141,12 +135,12 @@ func (w *pageWalk) branch(id uint64, b []byte, count, depth int) {
 		at := uint64(pageHeaderSize + i*elementSize)
 		e, ok := slice(b, at, elementSize)
 		if !ok {
-			w.problem("page %d ends before its element %d", id, i)
+			w.problemf("page %d ends before its element %d", id, i)
 			return
 		}
 		key, ok := slice(b, at+uint64(order.Uint32(e)), uint64(order.Uint32(e[4:])))
 		if !ok || i > 0 && bytes.Compare(previous, key) >= 0 {
-			w.problem("page %d: element %d is damaged", id, i)
+			w.problemf("page %d: element %d is damaged", id, i)
 			return
 		}
 		previous = key
@@ -161,14 +155,14 @@ func (w *pageWalk) leaf(name string, b []byte, count, depth int) {
 		at := uint64(pageHeaderSize + i*elementSize)
 		e, ok := slice(b, at, elementSize)
 		if !ok {
-			w.problem("%s ends before its element %d", name, i)
+			w.problemf("%s ends before its element %d", name, i)
 			return
 		}
 		keyAt, keyLen := at+uint64(order.Uint32(e[4:])), uint64(order.Uint32(e[8:]))
 		key, ok1 := slice(b, keyAt, keyLen)
 		value, ok2 := slice(b, keyAt+keyLen, uint64(order.Uint32(e[12:])))
 		if !ok1 || !ok2 || i > 0 && bytes.Compare(previous, key) >= 0 {
-			w.problem("%s: element %d is damaged", name, i)
+			w.problemf("%s: element %d is damaged", name, i)
 			return
 		}
 		previous = key
@@ -182,7 +176,7 @@ func (w *pageWalk) leaf(name string, b []byte, count, depth int) {
 // whole leaf page that lies behind its header.
 func (w *pageWalk) bucket(name string, value []byte, depth int) {
 	if len(value) < bucketHeaderSize {
-		w.problem("%s is damaged", name)
+		w.problemf("%s is damaged", name)
 		return
 	}
 	order := binary.NativeEndian
@@ -192,7 +186,7 @@ func (w *pageWalk) bucket(name string, value []byte, depth int) {
 	}
 	inline := value[bucketHeaderSize:]
 	if len(inline) < pageHeaderSize || order.Uint16(inline[8:]) != pageFlagLeaf || depth > maxTreeDepth {
-		w.problem("%s is damaged", name)
+		w.problemf("%s is damaged", name)
 		return
 	}
 	w.leaf(name, inline, int(order.Uint16(inline[10:])), depth+1)

@@ -64,7 +64,7 @@ func dump(t testing.TB, s *Store) string {
 				return fmt.Sprintf("%x", b)
 			}
 		}
-		return fmt.Sprintf("%s", b)
+		return string(b)
 	}
 	var walk func(b *bbolt.Bucket, depth int) error
 	walk = func(b *bbolt.Bucket, depth int) error {

@@ -24,7 +24,8 @@ func TestMain(m *testing.M) {
 	case "hold":
 		os.Exit(holdStore(os.Args[len(os.Args)-1]))
 	case "submit":
-		os.Exit(submitForever(os.Args[len(os.Args)-1]))
+		submitForever(os.Args[len(os.Args)-1])
+		os.Exit(1)
 	case "limit":
 		os.Exit(writeOverLimit(os.Args[len(os.Args)-1]))
 	}

@@ -14,21 +14,19 @@ func (s *Store) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted
 		return jobs.Submitted{}, err
 	}
 	var (
-		outcome jobs.SubmitOutcome
-		record  jobs.KeyRecord
-		snap    *snapshot
-		seq     uint64
+		got submitted
+		seq uint64
 	)
 	err = s.do(ctx, func(b *batch) (write func() error, err error) {
-		outcome, record, snap, write, err = b.submit(p)
+		got, write, err = b.submit(p)
 		seq = b.jobSeq + 1
 		return write, err
 	})
 	if err != nil {
 		return jobs.Submitted{}, err
 	}
-	out := jobs.Submitted{Outcome: outcome, Key: record}
-	switch outcome {
+	out := jobs.Submitted{Outcome: got.outcome, Key: got.record}
+	switch got.outcome {
 	case jobs.SubmitAccepted:
 		// The caller gets its own job back, completed; decoding the record for it
 		// would cost more than all the rest. The cache keeps the record, not this.
@@ -36,7 +34,9 @@ func (s *Store) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted
 		job.Seq, job.Revision, job.Event = seq, 1, ""
 		out.Job = &job
 	case jobs.SubmitReplayed, jobs.SubmitConflict:
-		out.Job, err = snap.decoded()
+		out.Job, err = got.snap.decoded()
+	case jobs.SubmitFree, jobs.SubmitExpired, jobs.SubmitFenced:
+		// There is no job to give back.
 	}
 	return out, err
 }
@@ -75,34 +75,38 @@ func (s *Store) prepare(sub jobs.Submission) (prepared, error) {
 	return p, err
 }
 
-func (b *batch) submit(p prepared) (outcome jobs.SubmitOutcome, record jobs.KeyRecord, snap *snapshot, write func() error, err error) {
+// submitted is what became of a submission.
+type submitted struct {
+	outcome jobs.SubmitOutcome
+	record  jobs.KeyRecord // of its key, if that is used now
+	snap    *snapshot      // of the key's job, if there is one
+}
+
+func (b *batch) submit(p prepared) (got submitted, write func() error, err error) {
 	if raw := b.keys.Get(p.place); raw != nil {
-		if err = decodeInto("the record of a key", raw, &record); err != nil {
-			return
+		var record jobs.KeyRecord
+		if err := decodeInto("the record of a key", raw, &record); err != nil {
+			return submitted{}, nil, err
 		}
-		outcome, snap, write, err = b.resubmit(p, record)
-		return
+		return b.resubmit(p, record)
 	}
 	if p.raw == nil {
-		outcome = jobs.SubmitFree
-		return
+		return submitted{outcome: jobs.SubmitFree}, nil, nil
 	}
 	if b.jobs.Get([]byte(p.Job.ID)) != nil {
-		err = jobs.Errorf(jobs.CodeInternal, "there is already a job %s", p.Job.ID).WithJob(p.Job.ID)
-		return
+		return submitted{}, nil, jobs.Errorf(jobs.CodeInternal, "there is already a job %s", p.Job.ID).WithJob(p.Job.ID)
 	}
-	outcome, record = jobs.SubmitAccepted, p.record
 	seq := b.jobSeq + 1
-	snap = &snapshot{id: p.Job.ID, raw: withSeq(p.raw, seq)}
+	snap := &snapshot{id: p.Job.ID, raw: withSeq(p.raw, seq)}
 	e := p.Entry
 	e.Kind = jobs.EntrySubmitted
 	describe(&e, p.Job)
 	e.Revision = 1
 	entry, err := b.seal(e)
 	if err != nil {
-		return
+		return submitted{}, nil, err
 	}
-	write = func() error {
+	return submitted{outcome: jobs.SubmitAccepted, record: p.record, snap: snap}, func() error {
 		if err := b.putJob(snap, p.Job.State.Terminal()); err != nil {
 			return err
 		}
@@ -111,45 +115,45 @@ func (b *batch) submit(p prepared) (outcome jobs.SubmitOutcome, record jobs.KeyR
 		}
 		b.jobSeq = seq
 		return b.putEntry(entry)
-	}
-	return
+	}, nil
 }
 
 // resubmit answers a submission whose key is used. Every one of them is in the
 // journal.
-func (b *batch) resubmit(p prepared, record jobs.KeyRecord) (outcome jobs.SubmitOutcome, snap *snapshot, write func() error, err error) {
+func (b *batch) resubmit(p prepared, record jobs.KeyRecord) (got submitted, write func() error, err error) {
+	got.record = record
 	e := p.Entry
 	e.Kind, e.JobID = jobs.EntryConflict, record.JobID
 	same := record.Fingerprint == p.Fingerprint
 	switch record.Kind {
 	case jobs.KeyJob:
-		outcome = jobs.SubmitConflict
-		if snap, err = b.snapshot(record.JobID); err != nil {
-			return outcome, nil, nil, damaged("the job of a used key", err.Error()).WithJob(record.JobID)
+		got.outcome = jobs.SubmitConflict
+		if got.snap, err = b.snapshot(record.JobID); err != nil {
+			return submitted{}, nil, damaged("the job of a used key", err.Error()).WithJob(record.JobID)
 		}
-		job, err := snap.decoded()
+		job, err := got.snap.decoded()
 		if err != nil {
-			return outcome, nil, nil, err
+			return submitted{}, nil, err
 		}
 		if same {
-			outcome, e.Kind = jobs.SubmitReplayed, jobs.EntryReplayed
+			got.outcome, e.Kind = jobs.SubmitReplayed, jobs.EntryReplayed
 			describe(&e, job)
 		}
 	case jobs.KeyTombstone:
-		outcome = jobs.SubmitExpired
+		got.outcome = jobs.SubmitExpired
 		if same {
 			e.Kind = jobs.EntryReplayed
 		}
 	case jobs.KeyFence:
-		outcome = jobs.SubmitFenced
+		got.outcome = jobs.SubmitFenced
 	default:
-		return outcome, nil, nil, damaged("the record of a key", "it is of the kind "+string(record.Kind))
+		return submitted{}, nil, damaged("the record of a key", "it is of the kind "+string(record.Kind))
 	}
 	entry, err := b.seal(e)
 	if err != nil {
-		return outcome, nil, nil, err
+		return submitted{}, nil, err
 	}
-	return outcome, snap, func() error { return b.putEntry(entry) }, nil
+	return got, func() error { return b.putEntry(entry) }, nil
 }
 
 // describe says in an entry what a job is.

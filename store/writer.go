@@ -298,7 +298,7 @@ type batch struct {
 func (s *Store) begin() (*batch, error) {
 	tx, err := s.db.Begin(true)
 	if err != nil {
-		return nil, fmt.Errorf("no write can begin: %v", err)
+		return nil, errors.New("no write can begin: " + err.Error())
 	}
 	b := &batch{
 		s: s, tx: tx, now: s.now().UTC(), jobSeq: s.jobSeq, chain: s.chain,

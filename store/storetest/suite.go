@@ -9,7 +9,9 @@ import (
 	"github.com/macexec/macexec/jobs"
 )
 
-// The invariants. Whatever is done to a store, in whatever order and at once:
+// Run tests the invariants on stores made by open, which gives each call a new, empty
+// one, closes it in the end and checks whatever only the implementation can check.
+// Whatever is done to a store, in whatever order and at once:
 //
 //  1. A key has at most one job, for ever, and every submission is in the journal (G2).
 //  2. What was answered is stored, and what is stored is shown unchanged (G3).
@@ -19,9 +21,6 @@ import (
 //     says what the job is.
 //  6. Open lists exactly the jobs that are not terminal.
 //  7. A snapshot never changes.
-//
-// Run tests them on stores made by open, which gives each call a new, empty one,
-// closes it in the end and checks whatever only the implementation can check.
 func Run(t *testing.T, open func(t *testing.T) jobs.Store) {
 	for _, group := range []struct {
 		name  string
