@@ -11,7 +11,9 @@ import (
 	"github.com/macexec/macexec/schemas"
 )
 
-func fingerprint(t interface{ Fatalf(string, ...any) }, arguments string) string {
+func fingerprint(t interface {
+	Fatalf(format string, args ...any)
+}, arguments string) string {
 	value, findings := schemas.Parse([]byte(arguments), schemas.DefaultLimits())
 	if findings != nil {
 		t.Fatalf("%s: %v", arguments, findings)
@@ -74,13 +76,13 @@ func TestFingerprintCoversTheWholeCall(t *testing.T) {
 	} {
 		c := base
 		change(&c)
-		print := schemas.Fingerprint(c, nil)
-		if other, ok := seen[print]; ok {
+		got := schemas.Fingerprint(c, nil)
+		if other, ok := seen[got]; ok {
 			t.Errorf("%s and %s share a fingerprint", name, other)
 		}
-		seen[print] = name
-		if !strings.HasPrefix(print, "v1:") || len(print) != 3+64 {
-			t.Errorf("fingerprint %q", print)
+		seen[got] = name
+		if !strings.HasPrefix(got, "v1:") || len(got) != 3+64 {
+			t.Errorf("fingerprint %q", got)
 		}
 	}
 	// The form is stored for ever, so it may not change by accident.

@@ -35,7 +35,7 @@ func compileSchema(tree any) (s *compiledSchema, err error) {
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.AssertFormat()
 	if err := c.AddResource(url, tree); err != nil {
-		return nil, fmt.Errorf("the schema cannot be used: %v", err)
+		return nil, errors.New("the schema cannot be used: " + err.Error())
 	}
 	compiled, err := c.Compile(url)
 	if err != nil {
@@ -46,7 +46,7 @@ func compileSchema(tree any) (s *compiledSchema, err error) {
 				}
 			}
 		}
-		return nil, fmt.Errorf("the schema does not compile: %v", err)
+		return nil, errors.New("the schema does not compile: " + err.Error())
 	}
 	return &compiledSchema{tree: tree, compiled: compiled}, nil
 }
