@@ -166,7 +166,7 @@ func execute(ctx context.Context, s schemas.Step, work string, stderr *string) (
 	if !s.Capture {
 		return nil, nil
 	}
-	return s.Parser.Parse(out.Bytes())
+	return s.Parse(ctx, out.Bytes())
 }
 
 // stage copies an input under a plain name and says what it looks like.

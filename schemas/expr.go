@@ -51,7 +51,7 @@ func newLanguage() (*language, error) {
 		cel.Variable(varArgs, dyn), cel.Variable(varCall, dyn), cel.Variable(varInputs, dyn),
 		cel.Variable(varOutputs, cel.MapType(cel.StringType, cel.StringType)),
 		cel.Variable(varSteps, dyn), cel.Variable(varTool, cel.DynType), cel.Variable(varArtifacts, dyn),
-		cel.Variable(varPrograms, dyn), cel.Variable(varWork, cel.StringType),
+		cel.Variable(varPrograms, dyn), cel.Variable(varWork, cel.StringType), cel.Variable(varParsed, cel.DynType),
 		cel.Variable(varSecrets, cel.MapType(cel.StringType, cel.StringType)),
 		// text(x.y) is a number's own text, which the number itself does not carry.
 		cel.Macros(cel.GlobalMacro("text", 1, expandText)),
@@ -79,7 +79,7 @@ func (l *language) compile(source string, want ...*cel.Type) (*expression, error
 		}
 		program, err := l.env.Program(parsed, cel.CostLimit(costLimit), cel.InterruptCheckFrequency(100))
 		if err != nil {
-			return nil, fmt.Errorf("the expression cannot be prepared: %v", err)
+			return nil, errors.New("the expression cannot be prepared: " + err.Error())
 		}
 		x = &expression{program: program, checked: parsed.NativeRep(), gives: parsed.OutputType()}
 		l.compiled[source] = x
@@ -166,6 +166,15 @@ func (x *expression) number(ctx context.Context, vars map[string]any) (float64, 
 		return float64(v), nil
 	default:
 		return 0, fmt.Errorf("the expression gives %s; a number is wanted", v.Type())
+	}
+}
+
+// treeTypes are the types that tree takes. What is inside of one is seen at run
+// time.
+func treeTypes() []*cel.Type {
+	return []*cel.Type{
+		cel.MapType(cel.StringType, cel.DynType), cel.ListType(cel.DynType),
+		cel.StringType, cel.BoolType, cel.IntType, cel.UintType, cel.DoubleType, cel.NullType,
 	}
 }
 

@@ -321,6 +321,9 @@ func (b *builder) step(spec StepSpec, at string, s scope, v VariantSpec) compile
 	if spec.Parser.Kind == "regex" {
 		b.pattern(spec.Parser.Pattern, at+"/parser/pattern")
 	}
+	if spec.Value != "" {
+		c.value = b.expression(spec.Value, at+"/value", scope{vars: []string{varParsed}}, treeTypes()...)
+	}
 	options := true
 	for i, t := range spec.Argv {
 		eat := at + "/argv/" + strconv.Itoa(i)

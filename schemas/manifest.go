@@ -41,7 +41,9 @@ func (t *Text) UnmarshalJSON(raw []byte) error {
 	if err := json.Unmarshal(raw, &t.Literal); err == nil {
 		return nil
 	}
-	var expression struct{ CEL string }
+	var expression struct {
+		CEL string `json:"cel"`
+	}
 	if err := json.Unmarshal(raw, &expression); err != nil {
 		return fmt.Errorf("a text or {cel: expression} is wanted: %w", err)
 	}
@@ -108,6 +110,7 @@ type StepSpec struct {
 	Env     map[string]Text `json:"env"`
 	Stdout  string          `json:"stdout"` // log or capture; a step is always captured
 	Parser  Parser          `json:"parser"`
+	Value   string          `json:"value"` // of a step before or after: CEL over parsed; empty: parsed itself
 }
 
 // ProgressSpec says where the command tells how far it is.

@@ -39,6 +39,46 @@ func TestParsers(t *testing.T) {
 	}
 }
 
+// TestStepValue: what a step is, is what its value makes of the parser's tree; an
+// error in it is an error of the step.
+func TestStepValue(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		value, out string
+		want       any
+		fails      bool
+	}{
+		{`parsed`, `{"a":1.50}`, map[string]any{"a": json.Number("1.50")}, false},
+		{`parsed.list.filter(x, x.n > 1)`, `{"list":[{"n":1},{"n":2.50}]}`, []any{map[string]any{"n": json.Number("2.50")}}, false},
+		{`{?"first": parsed.list[?0], "all": size(parsed.list)}`, `{"list":["x"]}`, map[string]any{"first": "x", "all": json.Number("1")}, false},
+		{`{?"first": parsed.list[?0], "all": size(parsed.list)}`, `{"list":[]}`, map[string]any{"all": json.Number("0")}, false},
+		{`parsed == null`, `null`, true, false},
+		{`parsed.a.b`, `{"a":{"b":null}}`, nil, false},
+		{`parsed.list`, `{"a":1}`, nil, true},
+		{`int(parsed.a)`, `{"a":"x"}`, nil, true},
+		{`{"a": bytes(parsed.a)}`, `{"a":"x"}`, nil, true},
+		{`parsed`, `not JSON`, nil, true},
+	} {
+		quoted, err := json.Marshal(tc.value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tool := loaded(t, "argv: [hi], parser: {kind: text}}", "argv: [hi], parser: {kind: json}, value: "+string(quoted)+"}")
+		variant, missing := tool.Variant("linux", func(string) bool { return true })
+		if missing != nil {
+			t.Fatal(missing)
+		}
+		steps, err := variant.Before(t.Context(), schemas.Vars{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := steps[0].Parse(t.Context(), []byte(tc.out))
+		if d := cmp.Diff(tc.want, got); d != "" || (err != nil) != tc.fails {
+			t.Errorf("%s of %s: %v\n%s", tc.value, tc.out, err, d)
+		}
+	}
+}
+
 func FuzzParsers(f *testing.F) {
 	f.Add("a=1\nb: 2", "=")
 	f.Add(`{"a":[1]}`, ":")

@@ -112,7 +112,7 @@ func (s *scope) addSteps(lists ...[]StepSpec) {
 // scoped checks that an expression uses only what exists where it stands: the
 // type checker knows the variables, not their members.
 func (b *builder) scoped(x *expression, pointer string, s scope) {
-	variables := []string{varArgs, varCall, varInputs, varOutputs, varSteps, varTool, varArtifacts, varPrograms, varSecrets, varWork}
+	variables := []string{varArgs, varCall, varInputs, varOutputs, varSteps, varTool, varArtifacts, varPrograms, varSecrets, varWork, varParsed}
 	ast.PreOrderVisit(x.checked.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
 		switch e.Kind() {
 		case ast.IdentKind:
@@ -138,6 +138,7 @@ func (b *builder) scoped(x *expression, pointer string, s scope) {
 					}
 				}
 			}
+		default: // what it is made of is visited on its own
 		}
 	}))
 }

@@ -31,7 +31,23 @@ type Step struct {
 	Argv    []string
 	Env     map[string]string
 	Capture bool // standard output is parsed, not logged
-	Parser  Parser
+
+	parser Parser
+	value  *expression // nil: what the parser made
+}
+
+// Parse gives what steps.<name>, or tool for the command, is when the program
+// printed out. An error in the manifest's value is an error here.
+func (s Step) Parse(ctx context.Context, out []byte) (any, error) {
+	parsed, err := s.parser.Parse(out)
+	if err != nil || s.value == nil {
+		return parsed, err
+	}
+	value, err := s.value.tree(ctx, map[string]any{varParsed: parsed})
+	if err != nil {
+		return nil, fmt.Errorf("the value of what was printed cannot be worked out: %w", err)
+	}
+	return value, nil
 }
 
 // Features lists what a program must be able to do for these arguments.
@@ -107,9 +123,10 @@ func (v *Variant) steps(ctx context.Context, compiled []compiledStep, vars Vars)
 
 // compiledStep is a StepSpec with its expressions, nil where a text is literal.
 type compiledStep struct {
-	spec StepSpec
-	argv []*expression
-	env  map[string]*expression
+	spec  StepSpec
+	argv  []*expression
+	env   map[string]*expression
+	value *expression
 }
 
 // What one argument and a whole argument list may hold, on every platform that
@@ -126,7 +143,7 @@ func (c compiledStep) resolve(ctx context.Context, vars map[string]any, args any
 	}
 	s := Step{
 		Name: c.spec.Name, Program: c.spec.Program, Argv: []string{}, Env: map[string]string{},
-		Capture: c.spec.Stdout != "log", Parser: c.spec.Parser,
+		Capture: c.spec.Stdout != "log", parser: c.spec.Parser, value: c.value,
 	}
 	total, options := 0, true
 	for i, x := range c.argv {

@@ -64,6 +64,7 @@ const (
 	varPrograms  = "programs"
 	varSecrets   = "secrets"
 	varWork      = "work"
+	varParsed    = "parsed" // what a step's parser made; only in the step's value
 )
 
 // bind makes the values that expressions see. The arguments lose the secret ones

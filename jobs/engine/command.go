@@ -56,7 +56,7 @@ func (a *attempt) look(ctx context.Context, step schemas.Step) (any, error) {
 	if why := probeFailure(res); why != "" {
 		return nil, fmt.Errorf("%s %s", step.Program, masked(why, a.secrets))
 	}
-	return step.Parser.Parse(res.Stdout)
+	return step.Parse(ctx, res.Stdout)
 }
 
 // lookTimeout bounds a read-only step; reading a header takes milliseconds.

@@ -50,7 +50,7 @@ func (a *attempt) verify(found executor.Found) error {
 		if err != nil {
 			return bad("what the tool printed cannot be read: " + err.Error())
 		}
-		if a.vars.Tool, err = command.Parser.Parse(text); err != nil {
+		if a.vars.Tool, err = command.Parse(ctx, text); err != nil {
 			return bad("what the tool printed is not what its manifest says: " + err.Error())
 		}
 	}
