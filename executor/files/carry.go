@@ -213,14 +213,13 @@ func (c *carrier) create(ctx context.Context, temp Facts, isDest bool) (Result, 
 		return Result{}, err
 	}
 	if c.failed != nil {
-		return Result{Outcome: Refused, Err: c.failed}, nil
+		return refused(c.failed), nil
 	}
 	if err := c.verify(ctx); err != nil {
 		return c.refusedUnless(ctx, err)
 	}
 	if dressed, err := c.dress(temp, 0o644, dir.UID, dir.GID); dressed || err != nil {
-		c.failed = err
-		return Result{}, nil
+		return c.tried(err)
 	}
 	if err := c.dir.move(c.temp, c.dir, c.dest); !errors.Is(err, fs.ErrExist) {
 		c.failed = explain(c.step.Path, err)
@@ -241,22 +240,27 @@ func (c *carrier) exchange(ctx context.Context, temp, dest Facts, isDest bool) (
 		return c.refusedUnless(ctx, err)
 	}
 	if made, err := c.readyTrash(); made || err != nil {
-		c.failed = err
-		return Result{}, nil
+		return c.tried(err)
 	}
 	if dressed, err := c.dress(temp, dest.Mode, dest.UID, dest.GID); dressed || err != nil {
-		c.failed = err
-		return Result{}, nil
+		return c.tried(err)
 	}
-	c.failed = explain(c.step.Path, c.dir.swap(c.temp, c.dest))
+	return c.tried(explain(c.step.Path, c.dir.swap(c.temp, c.dest)))
+}
+
+// tried keeps what a change gave, for after the next look.
+func (c *carrier) tried(err error) (Result, error) {
+	c.failed = err
 	return Result{}, nil
 }
+
+func refused(err error) Result { return Result{Outcome: Refused, Err: err} }
 
 // mayMove says whether the file at the destination is to be moved away now; if not,
 // what the answer is instead. Nothing has been changed when it is asked.
 func (c *carrier) mayMove(ctx context.Context) (Result, bool, error) {
 	if c.failed != nil {
-		return Result{Outcome: Refused, Err: c.failed}, false, nil
+		return refused(c.failed), false, nil
 	}
 	err := c.expectOld(ctx, c.dir, c.dest)
 	switch {
@@ -291,7 +295,7 @@ func (c *carrier) refusedUnless(ctx context.Context, err error) (Result, error) 
 	if ctx.Err() != nil {
 		return Result{}, err
 	}
-	return Result{Outcome: Refused, Err: err}, nil
+	return refused(err), nil
 }
 
 // discard: what the swap moved out of the way goes to the trash, if it was what was
@@ -314,12 +318,11 @@ func (c *carrier) discard(was, destOurs bool) (Result, error) {
 		return Result{}, err
 	}
 	if !ok { // somebody emptied the trash in between
-		_, c.failed = c.readyTrash()
-		return Result{}, nil
+		_, err := c.readyTrash()
+		return c.tried(err)
 	}
 	defer in.Close()
-	c.failed = crossDevice(c.step.Path, c.dir.move(c.temp, in, c.old))
-	return Result{}, nil
+	return c.tried(crossDevice(c.step.Path, c.dir.move(c.temp, in, c.old)))
 }
 
 // advanceRemove: the file moves to the trash, is checked there, and is put back if

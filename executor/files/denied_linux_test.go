@@ -33,7 +33,7 @@ func asNobody(f func()) {
 // nobodysWorld is a world that the user of asNobody owns.
 func nobodysWorld(t *testing.T) *world {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mx")
+	dir, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // t.TempDir lies in a folder that only its owner may enter
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	project, state := filepath.Join(dir, "project"), filepath.Join(dir, "state")

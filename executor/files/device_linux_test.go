@@ -14,7 +14,7 @@ import (
 // otherDevice is a folder on another file system than t.TempDir.
 func otherDevice(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "mx")
+	dir, err := os.MkdirTemp("/dev/shm", "mx") //nolint:usetesting // t.TempDir is what it must differ from
 	if err != nil {
 		t.Skipf("NOT TESTED: no second file system: %v", err)
 	}

@@ -19,7 +19,7 @@ func ByExtension(name string) (mediaType string, kind Kind, ok bool) {
 	case ".webp":
 		return "image/webp", KindImage, true
 	case ".tif", ".tiff":
-		return "image/tiff", KindImage, true
+		return tiff, KindImage, true
 	case ".bmp":
 		return "image/bmp", KindImage, true
 	case ".heic":

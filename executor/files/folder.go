@@ -65,7 +65,7 @@ func facts(st *unix.Stat_t) Facts {
 		mode |= fs.ModeIrregular
 	}
 	return Facts{
-		Size: st.Size, Mode: mode, Device: uint64(st.Dev), Inode: st.Ino, Links: uint64(st.Nlink), //nolint:unconvert // widths differ between systems
+		Size: st.Size, Mode: mode, Device: uint64(st.Dev), Inode: st.Ino, Links: uint64(st.Nlink),
 		UID: st.Uid, GID: st.Gid,
 		ModTime: time.Unix(st.Mtim.Unix()), ChangeTime: time.Unix(st.Ctim.Unix()),
 	}
@@ -259,5 +259,5 @@ func FreeBytes(path string) (int64, error) {
 	if err := retry(func() error { return unix.Statfs(path, &st) }); err != nil {
 		return 0, explain(path, err)
 	}
-	return int64(st.Bavail) * int64(st.Bsize), nil //nolint:gosec // no disk has 2^63 bytes
+	return int64(st.Bavail) * int64(st.Bsize), nil // no disk has 2^63 bytes
 }

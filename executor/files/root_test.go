@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -129,14 +130,7 @@ func TestLockKeys(t *testing.T) { // kinds B45 and B57
 		must(t, err)
 		y, err := root.LockKeys(b)
 		must(t, err)
-		for _, k := range x {
-			for _, l := range y {
-				if k == l {
-					return true
-				}
-			}
-		}
-		return false
+		return slices.ContainsFunc(x, func(k string) bool { return slices.Contains(y, k) })
 	}
 	for _, pair := range [][2]string{
 		{"real/out.mp4", "./real//out.mp4"},

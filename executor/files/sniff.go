@@ -57,7 +57,7 @@ func Sniff(header []byte) (mediaType string, kind Kind) {
 	if bytes.HasPrefix(h, []byte("\xff\xfe")) || bytes.HasPrefix(h, []byte("\xfe\xff")) {
 		return "text/plain", KindText // UTF-16; MPEG layer I, which looks alike, is extinct
 	}
-	for _, m := range magics {
+	for _, m := range &magics {
 		if m.matches(h) {
 			return m.mediaType, m.kind
 		}
@@ -92,10 +92,10 @@ var magics = [...]magic{
 	{0, "\xff\xd8\xff", "image/jpeg", KindImage},
 	{0, "GIF87a", "image/gif", KindImage},
 	{0, "GIF89a", "image/gif", KindImage},
-	{0, "II*\x00", "image/tiff", KindImage},
-	{0, "MM\x00*", "image/tiff", KindImage},
-	{0, "II+\x00", "image/tiff", KindImage},
-	{0, "MM\x00+", "image/tiff", KindImage},
+	{0, "II*\x00", tiff, KindImage},
+	{0, "MM\x00*", tiff, KindImage},
+	{0, "II+\x00", tiff, KindImage},
+	{0, "MM\x00+", tiff, KindImage},
 	{0, "8BPS\x00", "image/vnd.adobe.photoshop", KindImage},
 	{0, "\x00\x00\x01\x00", "image/vnd.microsoft.icon", KindImage},
 	{0, "icns\x00", "image/x-icns", KindImage},

@@ -48,7 +48,7 @@ func sniffISO(h []byte) (string, Kind, bool) {
 	default:
 		return "", "", false
 	}
-	brands := h[8:min(uint32(len(h)), max(size, 12))] //nolint:gosec // a header is short
+	brands := h[8:min(uint32(len(h)), max(size, 12))]
 	if mediaType, kind, ok := brand(string(brands[:4])); ok && mediaType != heif {
 		return mediaType, kind, true
 	}
@@ -67,7 +67,10 @@ func sniffISO(h []byte) (string, Kind, bool) {
 	return "video/mp4", KindVideo, true
 }
 
-const heif = "image/heif"
+const (
+	heif = "image/heif"
+	tiff = "image/tiff"
+)
 
 // brand is what a brand says for certain.
 func brand(b string) (string, Kind, bool) {

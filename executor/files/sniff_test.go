@@ -1,6 +1,7 @@
 package files_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"os"
 	"os/exec"
@@ -176,7 +177,7 @@ func FuzzSniff(f *testing.F) {
 		if class, _, _ := strings.Cut(mediaType, "/"); media && class != string(kind) {
 			t.Fatalf("%q is %q", mediaType, kind)
 		}
-		printable := strings.IndexFunc(string(header), func(r rune) bool { return r < ' ' && r != '\n' || r > '~' }) < 0
+		printable := bytes.IndexFunc(header, func(r rune) bool { return r < ' ' && r != '\n' || r > '~' }) < 0
 		if media && printable {
 			t.Fatalf("text %q is %q", header, mediaType)
 		}
