@@ -13,9 +13,9 @@ import (
 )
 
 // confined skips a test, loudly, where the host cannot confine.
-func confined(t *testing.T, network bool) keeper.Confinement {
+func confined(t *testing.T) keeper.Confinement {
 	t.Helper()
-	c := keeper.ConfinementOn(keeper.Confine{Network: network})
+	c := keeper.ConfinementOn(keeper.Confine{})
 	if !c.Files {
 		t.Skipf("THIS HOST CANNOT CONFINE A TOOL (%+v): the promise is not tested here", c)
 	}
@@ -24,7 +24,7 @@ func confined(t *testing.T, network bool) keeper.Confinement {
 
 func TestToolCannotReachItsRecords(t *testing.T) {
 	t.Parallel()
-	confined(t, false)
+	confined(t)
 	b := setup(t)
 	a, err := b.x.Prepare("j", 1)
 	if err != nil {
@@ -65,7 +65,7 @@ func TestToolCannotReachItsRecords(t *testing.T) {
 
 func TestFilesOutsideAreRefused(t *testing.T) {
 	t.Parallel()
-	c := confined(t, false)
+	c := confined(t)
 	b := setup(t)
 	file := func(name string) string {
 		path := filepath.Join(b.root, name)
@@ -104,7 +104,7 @@ func TestFilesOutsideAreRefused(t *testing.T) {
 
 func TestNetworkIsRefused(t *testing.T) {
 	t.Parallel()
-	if !confined(t, false).Network {
+	if !confined(t).Network {
 		t.Skip("THIS HOST CANNOT REFUSE THE NETWORK: the promise is not tested here")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,7 +127,7 @@ func TestNetworkIsRefused(t *testing.T) {
 
 func TestToolCannotSignalOthers(t *testing.T) {
 	t.Parallel()
-	if !confined(t, false).Signals {
+	if !confined(t).Signals {
 		t.Skip("THIS HOST CANNOT REFUSE SIGNALS: the promise is not tested here")
 	}
 	b := setup(t)
@@ -151,7 +151,7 @@ func TestToolCannotSignalOthers(t *testing.T) {
 // the record says.
 func TestToolThatCannotBeConfinedDoesNotStart(t *testing.T) {
 	t.Parallel()
-	if confined(t, false).Kind != "landlock" {
+	if confined(t).Kind != "landlock" {
 		t.Skip("confinement needs no descriptor of the launcher here")
 	}
 	b := setup(t)

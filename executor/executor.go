@@ -158,11 +158,17 @@ func (x *Executor) Remove(job string) error {
 	if err != nil {
 		return err
 	}
+	var held []*os.File // until everything is gone
+	defer func() {
+		for _, lock := range held {
+			freeLock(lock)
+		}
+	}()
 	for _, e := range entries {
 		lock, err := takeLock(Dir(filepath.Join(x.JobDir(job), e.Name())), false)
 		switch {
 		case err == nil:
-			defer freeLock(lock) // held until everything is gone
+			held = append(held, lock)
 		case errors.Is(err, ErrHeld):
 			return fmt.Errorf("remove %s: %w", job, err)
 		}

@@ -1,6 +1,7 @@
 package executor_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -105,7 +106,7 @@ func TestLogCursorTailAndFollow(t *testing.T) {
 			break
 		}
 	}
-	if want := b.output("j", executor.Stdout); string(whole) != string(want) || len(want) != 20*65536+7 {
+	if want := b.output("j", executor.Stdout); !bytes.Equal(whole, want) || len(want) != 20*65536+7 {
 		t.Errorf("read %d bytes by cursor, %d at once", len(whole), len(want))
 	}
 	var tail []byte
@@ -113,7 +114,7 @@ func TestLogCursorTailAndFollow(t *testing.T) {
 		tail = append(tail, c.Data...)
 		return nil
 	})
-	if err != nil || len(tail) < 100 || len(tail) > 100+2*65536 || !strings.HasSuffix(string(whole), string(tail)) {
+	if err != nil || len(tail) < 100 || len(tail) > 100+2*65536 || !bytes.HasSuffix(whole, tail) {
 		t.Errorf("tail of %d bytes, %v", len(tail), err)
 	}
 	// A follower ends with the attempt, also if it was there before the start and

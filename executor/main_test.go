@@ -54,9 +54,9 @@ func tool(verb string, args []string) int {
 	}
 	block := func() {
 		fmt.Println("ready", os.Getpid())
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) //nolint:forbidigo // until it is killed
 	}
-	child := func(detached bool, argv ...string) *exec.Cmd {
+	child := func(detached bool, argv ...string) {
 		c := exec.Command(self(), append([]string{"tool"}, argv...)...)
 		c.Stdout, c.Stderr = os.Stdout, os.Stderr
 		if detached {
@@ -65,7 +65,6 @@ func tool(verb string, args []string) int {
 		if err := c.Start(); err != nil {
 			panic(err)
 		}
-		return c
 	}
 	switch verb {
 	case "exit":
@@ -244,7 +243,7 @@ type bench struct {
 
 func setup(t testing.TB) *bench {
 	t.Helper()
-	root, err := os.MkdirTemp("/tmp", "mx")
+	root, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
 	if err != nil {
 		t.Fatal(err)
 	}

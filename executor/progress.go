@@ -108,8 +108,7 @@ func ParseProgress(data []byte, total time.Duration) Progress {
 			block = Progress{}
 		}
 	}
-	p.measure(total)
-	return p
+	return p.measured(total)
 }
 
 // then is p followed by a newer block: positions never go back.
@@ -124,14 +123,15 @@ func (p Progress) then(next Progress) Progress {
 	return next
 }
 
-func (p *Progress) measure(total time.Duration) {
+// measured is p with what follows from the length of the whole.
+func (p Progress) measured(total time.Duration) Progress {
 	hundred := 100.0
 	if p.Done {
 		p.Percent = &hundred
-		return
+		return p
 	}
 	if total <= 0 || p.OutTime == nil {
-		return
+		return p
 	}
 	// Only an end line is an end: a clip longer than announced stays below.
 	percent := min(100*float64(*p.OutTime)/float64(total), 99.9)
@@ -143,6 +143,7 @@ func (p *Progress) measure(total time.Duration) {
 			p.ETA = &eta
 		}
 	}
+	return p
 }
 
 func positive(text string) *float64 {

@@ -310,7 +310,7 @@ func (b *bench) lock(job string) *os.File {
 }
 
 // G4: a keeper that comes late starts nothing.
-func TestLateKeeper(t *testing.T) {
+func TestLateKeeper(t *testing.T) { //nolint:tparallel // its cases share one executor
 	t.Parallel()
 	b := setup(t)
 	prepare := func(job string) {
@@ -414,11 +414,11 @@ func TestPidReuse(t *testing.T) {
 		_ = victim.Process.Kill()
 		_ = victim.Wait()
 	}()
-	real, err := keeper.Identify(victim.Process.Pid)
+	living, err := keeper.Identify(victim.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stale := executor.Proc{Pid: real.Pid, StartTime: real.StartTime + "1"}
+	stale := executor.Proc{Pid: living.Pid, StartTime: living.StartTime + "1"}
 	if err := stale.Signal(syscall.SIGKILL); !errors.Is(err, keeper.ErrNoProcess) {
 		t.Errorf("signal: %v", err)
 	}
@@ -445,7 +445,7 @@ func TestPidReuse(t *testing.T) {
 	if err := b.x.StopTree(t.Context(), f); err != nil {
 		t.Fatal(err)
 	}
-	if !real.Alive() {
+	if !living.Alive() {
 		t.Error("another process was killed for its pid")
 	}
 	for _, p := range []executor.Proc{{Pid: 1, StartTime: "x"}, {Pid: 0, StartTime: "x"}, {Pid: -1, StartTime: "x"}} {

@@ -1,6 +1,7 @@
 package executor_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -389,7 +390,7 @@ func TestCapture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !e.CaptureOverflow || string(cut) != string(out[:1000]) || e.Stdout.Dropped != e.Stdout.Bytes-1000 {
+	if !e.CaptureOverflow || !bytes.Equal(cut, out[:1000]) || e.Stdout.Dropped != e.Stdout.Bytes-1000 {
 		t.Errorf("cut: %d bytes, %+v", len(cut), e)
 	}
 	if _, err := b.x.Stdout("none", 1); !errors.Is(err, fs.ErrNotExist) {

@@ -142,8 +142,7 @@ func (r *Running) Stop(reason string) error {
 	}
 	holder, err := keeper.ReadHolder(r.dir)
 	if err != nil {
-		// It does not listen yet, and reads the request when it does.
-		return nil
+		return nil //nolint:nilerr // it does not listen yet, and reads the request when it does
 	}
 	if err := holder.Signal(syscall.SIGUSR1); err != nil && !errors.Is(err, keeper.ErrNoProcess) {
 		return fmt.Errorf("signal the keeper: %w", err)

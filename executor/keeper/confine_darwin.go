@@ -41,8 +41,8 @@ func wrapped(exe string, argv []string, c Confine) (string, []string) {
 // realPath resolves links, because seatbelt compares real paths: /tmp and /var
 // are links on macOS.
 func realPath(path string) string {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		return real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		return target
 	}
 	return filepath.Clean(path)
 }

@@ -56,7 +56,7 @@ func TestFrames(t *testing.T) {
 	}
 	// Cut anywhere: the frames before stand, and the rest is read once it is there.
 	ends := map[int]bool{0: true, 25: true, 53: true, 73: true, 96: true}
-	for cut := range len(log) {
+	for cut := range log {
 		r := NewLogReader(bytes.NewReader(log[:cut]), 0)
 		n := 0
 		for {

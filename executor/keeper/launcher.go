@@ -147,7 +147,7 @@ func launch() int {
 	status := os.NewFile(statusFD, "status")
 	fail := func(err error) int {
 		text := err.Error()
-		_, _ = status.Write([]byte(string(rune(statusError)) + text[:min(len(text), maxErrorText-1)]))
+		_, _ = status.WriteString(string(rune(statusError)) + text[:min(len(text), maxErrorText-1)])
 		return 126
 	}
 	l, err := readLaunch(control)
@@ -246,9 +246,7 @@ func limitMemory(limit int64, argv, env []string) error {
 		}
 	}
 	debug.SetGCPercent(-1)
-	room := make([]byte, size)
-	runtime.KeepAlive(room)
-	room = nil
+	runtime.KeepAlive(make([]byte, size))
 	runtime.GC()
 	if err := lower(unix.RLIMIT_AS, uint64(limit)); err != nil {
 		return fmt.Errorf("limit memory: %w", err)

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrName: the name is neither a plain name nor a clean absolute path.
+// ErrName says that the name is neither a plain name nor a clean absolute path.
 var ErrName = errors.New("not a program's name")
 
-// ErrReplaced: the program's file is not the one any more that was resolved.
+// ErrReplaced says that the program's file is not the one any more that was resolved.
 var ErrReplaced = errors.New("the program was replaced")
 
 // NotFoundError says that no folder has an executable of the name. It matches
@@ -44,6 +44,8 @@ func (e *NotFoundError) Is(target error) bool { return target == fs.ErrNotExist 
 
 // Program is one executable.
 type Program struct {
+	Identity
+
 	Name string // as it was asked for
 	// Path is the real absolute path, symbolic links resolved: the file that the
 	// digest is of.
@@ -52,7 +54,6 @@ type Program struct {
 	// called by (convert, a link to magick), which Path has lost.
 	Found  string
 	SHA256 string
-	Identity
 }
 
 // Identity is what makes a file this file with this content. The change time cannot
@@ -195,7 +196,7 @@ func identify(path string) (Identity, error) {
 		return Identity{}, errors.New("not a regular file")
 	}
 	return Identity{
-		Device: uint64(st.Dev), Inode: st.Ino, Size: st.Size, //nolint:unconvert // widths differ between systems
+		Device: uint64(st.Dev), Inode: st.Ino, Size: st.Size,
 		ModTime: time.Unix(st.Mtim.Unix()).UTC(), ChangeTime: time.Unix(st.Ctim.Unix()).UTC(),
 	}, nil
 }
