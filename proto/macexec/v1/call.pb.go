@@ -250,7 +250,9 @@ func (DecisionEffect) EnumDescriptor() ([]byte, []int) {
 	return file_macexec_v1_call_proto_rawDescGZIP(), []int{3}
 }
 
-// Options are a call's wishes. Only replace is part of its fingerprint.
+// Options are a call's wishes. Only replace is part of its fingerprint. This
+// version does not take on_lock, serial_context, priority and supersedes yet: a
+// call that sets one of them is refused (REQUEST_INVALID).
 type Options struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An existing destination may be replaced, if the policy agrees.
@@ -407,8 +409,8 @@ func (x *Agent) GetVersion() string {
 }
 
 // CallContext carries the caller's own ids. macexec keeps them on every record,
-// can search by them, and never interprets them, except context_id (serial
-// contexts) and run_id (cancelling a run).
+// can search by some of them (ListJobs), and interprets none, except visible_tools:
+// where it is given, a tool that is not in it is denied.
 type CallContext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The caller's trace.

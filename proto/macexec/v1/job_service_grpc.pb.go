@@ -50,10 +50,12 @@ type JobServiceClient interface {
 	// tool that does more than read, may be any text, and never lapses, because a
 	// repeat after a retention window would do outside effects again.
 	//
-	// Errors: ARGUMENTS_NOT_JSON, ARGUMENTS_TOO_LARGE, ARGUMENTS_SCHEMA_VIOLATION,
-	// ARGUMENTS_NOT_POSSIBLE, KEY_REQUIRED, TOOL_NOT_FOUND, TOOL_UNAVAILABLE,
-	// POLICY_DENIED, IDEMPOTENCY_KEY_CONFLICT, RESULT_EXPIRED, KEY_FENCED,
-	// HOST_DRAINING, DISK_FULL, STORE_FAILED, COMMIT_UNKNOWN.
+	// Errors: REQUEST_INVALID, ARGUMENTS_NOT_JSON, ARGUMENTS_TOO_LARGE,
+	// ARGUMENTS_SCHEMA_VIOLATION, ARGUMENTS_NOT_POSSIBLE, KEY_REQUIRED,
+	// TOOL_NOT_FOUND, TOOL_UNAVAILABLE, POLICY_DENIED, START_BY_PASSED,
+	// IDEMPOTENCY_KEY_CONFLICT, HOST_DRAINING (the daemon is stopping), DISK_FULL,
+	// STORE_FAILED, COMMIT_UNKNOWN; and RESULT_EXPIRED and KEY_FENCED, which this
+	// version never gives, since it neither prunes nor fences.
 	SubmitJob(ctx context.Context, in *SubmitJobRequest, opts ...grpc.CallOption) (*SubmitJobResponse, error)
 	// GetJob returns a job as it is now. Errors: JOB_NOT_FOUND, JOB_ON_OTHER_HOST,
 	// RECORD_DAMAGED.
@@ -233,10 +235,12 @@ type JobServiceServer interface {
 	// tool that does more than read, may be any text, and never lapses, because a
 	// repeat after a retention window would do outside effects again.
 	//
-	// Errors: ARGUMENTS_NOT_JSON, ARGUMENTS_TOO_LARGE, ARGUMENTS_SCHEMA_VIOLATION,
-	// ARGUMENTS_NOT_POSSIBLE, KEY_REQUIRED, TOOL_NOT_FOUND, TOOL_UNAVAILABLE,
-	// POLICY_DENIED, IDEMPOTENCY_KEY_CONFLICT, RESULT_EXPIRED, KEY_FENCED,
-	// HOST_DRAINING, DISK_FULL, STORE_FAILED, COMMIT_UNKNOWN.
+	// Errors: REQUEST_INVALID, ARGUMENTS_NOT_JSON, ARGUMENTS_TOO_LARGE,
+	// ARGUMENTS_SCHEMA_VIOLATION, ARGUMENTS_NOT_POSSIBLE, KEY_REQUIRED,
+	// TOOL_NOT_FOUND, TOOL_UNAVAILABLE, POLICY_DENIED, START_BY_PASSED,
+	// IDEMPOTENCY_KEY_CONFLICT, HOST_DRAINING (the daemon is stopping), DISK_FULL,
+	// STORE_FAILED, COMMIT_UNKNOWN; and RESULT_EXPIRED and KEY_FENCED, which this
+	// version never gives, since it neither prunes nor fences.
 	SubmitJob(context.Context, *SubmitJobRequest) (*SubmitJobResponse, error)
 	// GetJob returns a job as it is now. Errors: JOB_NOT_FOUND, JOB_ON_OTHER_HOST,
 	// RECORD_DAMAGED.
