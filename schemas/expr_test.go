@@ -164,14 +164,30 @@ func TestVariants(t *testing.T) {
 func TestProgressTotal(t *testing.T) {
 	t.Parallel()
 	v, _ := shipped(t, "export_video").Variant("linux", func(string) bool { return true })
-	for stream, want := range map[string]string{`{"duration":"2.5"}`: "2.5s true", `{}`: "9s true", `{"tags":{"DURATION":"00:01:00.5"}}`: "1m0.5s true", `{"duration":"x"}`: "0s false"} {
-		total, ok := v.ProgressTotal(t.Context(), schemas.Vars{
-			Args:  parsed(t, `{}`),
-			Steps: map[string]any{"video": parsed(t, `{"streams":[`+stream+`],"format":{"duration":"9"}}`)},
-		})
-		if got := total.String() + map[bool]string{true: " true", false: " false"}[ok]; got != want {
-			t.Errorf("%s: %s, want %s", stream, got, want)
+	vars := schemas.Vars{Args: parsed(t, `{}`), Inputs: map[string]schemas.File{"input": {Path: "/x"}}}
+	steps, err := v.Before(t.Context(), vars)
+	if err != nil || len(steps) != 1 {
+		t.Fatal(steps, err)
+	}
+	for stream, want := range map[string]string{
+		`"duration":"2.5"`: "2.5s true", `"index":0`: "9s true", `"tags":{"DURATION":"00:01:00.5"}`: "1m0.5s true", `"tags":{}`: "9s true",
+		`"duration":"x"`: "no value", `"tags":{"DURATION":"x"}`: "no value",
+	} {
+		got := "no value"
+		source, err := steps[0].Parse(t.Context(), []byte(
+			`{"streams":[{"codec_type":"video","width":2,"height":2,"disposition":{"attached_pic":0},`+stream+`}],"format":{"duration":"9"}}`))
+		if err == nil {
+			vars.Steps = map[string]any{steps[0].Name: source}
+			total, ok := v.ProgressTotal(t.Context(), vars)
+			got = total.String() + map[bool]string{true: " true", false: " false"}[ok]
 		}
+		if got != want {
+			t.Errorf("%s: %s, want %s (%v)", stream, got, want, err)
+		}
+	}
+	vars.Steps = map[string]any{"source": map[string]any{}} // neither the stream nor the file says
+	if total, ok := v.ProgressTotal(t.Context(), vars); ok {
+		t.Errorf("%v is known from nothing", total)
 	}
 }
 

@@ -49,6 +49,34 @@ func TestInspectVideo(t *testing.T) {
 	}
 }
 
+// TestVideoStreams: of several streams the first moving picture and the first
+// sound count, wherever a cover picture stands.
+func TestVideoStreams(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	clip := film(t, dir, "clip.mp4", "320x240", append(withSound, "-pix_fmt", "yuv420p")...)
+	picture := filepath.Join(dir, "p.png")
+	media(t, "ffmpeg", "-f", "lavfi", "-i", "color=blue:s=30x20:d=1", "-frames:v", "1", picture)
+	several := filepath.Join(dir, "several.mp4")
+	media(t, "ffmpeg", "-i", picture, "-i", clip, "-f", "lavfi", "-i", "sine=d=2:f=880", "-f", "lavfi", "-i", "testsrc2=d=2:r=25:s=160x120",
+		"-map", "0:v", "-map", "2:a", "-map", "1:v", "-map", "1:a", "-map", "3:v", "-ac:a:0", "2", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-preset", "ultrafast",
+		"-c:v:0", "copy", "-disposition:v:0", "attached_pic", several)
+	got := completed(t, drive(t, shipped(t, "inspect_video"), arguments(t, "input", several)))
+	if got["width"] != 320.0 || got["height"] != 240.0 || got["video_codec"] != "h264" || got["has_audio"] != true || got["audio_channels"] != 2.0 {
+		t.Errorf("inspected: %v", got)
+	}
+	got = completed(t, drive(t, shipped(t, "export_video"), arguments(t, "project_id", "p", "input", several, "format", "mkv", "resolution", "source", "include_audio", true)))
+	if got["source_width"] != 320.0 || got["width"] != 320.0 || got["height"] != 240.0 || got["audio_channels"] != 2.0 || math.Abs(got["duration_seconds"].(float64)-2) > 0.1 {
+		t.Errorf("exported: %v", got)
+	}
+	cover := filepath.Join(dir, "cover.mp3")
+	media(t, "ffmpeg", "-f", "lavfi", "-i", "sine=d=1", "-i", picture, "-map", "0", "-map", "1", "-c:v", "copy", "-disposition:v", "attached_pic", cover)
+	r := drive(t, shipped(t, "export_video"), arguments(t, "project_id", "p", "input", cover, "format", "mp4", "resolution", "source", "include_audio", true))
+	if r.Stage != "accept" || r.Findings[0].Keyword != "video_stream" {
+		t.Errorf("cover: %+v", r)
+	}
+}
+
 func TestExportVideoSizes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
