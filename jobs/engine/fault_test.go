@@ -71,7 +71,7 @@ func TestG3EveryWriteMayFailOnce(t *testing.T) {
 				}
 				return nil
 			})
-			job := h.await(h.submit("copy", "k", `{"output":"made.txt"}`).ID, settled)
+			job := h.await(h.submit("copy", `{"output":"made.txt"}`).ID, settled)
 			h.wantState(job, jobs.StateCompleted, jobs.EndOK)
 			if n := starts(job); n != 1 {
 				t.Errorf("the tool was started %d times", n)
@@ -95,7 +95,7 @@ func TestG6PlanOfUnknownCommitIsFinished(t *testing.T) {
 		}
 		return nil
 	})
-	job := h.submit("copy", "k", `{"output":"made.txt"}`)
+	job := h.submit("copy", `{"output":"made.txt"}`)
 	h.await(job.ID, func(j *jobs.Job) bool { return j.Plan != nil })
 	h.Stop()
 	h.store.failing(false, nil)
@@ -130,7 +130,7 @@ func TestG7UpgradedManifestFinishesWhatRuns(t *testing.T) {
 		t.Run(effects, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, manifest("wait", "2026-11-01", effects, "while [ ! -e go ]; do sleep 0.05; done", plainResult))
-			job := h.submit("wait", "k", `{}`)
+			job := h.submit("wait", `{}`)
 			h.await(job.ID, running)
 			h.Stop()
 			h.write("tools/tool0.yaml", manifest("wait", "2026-11-01", effects, "exit 7", plainResult))
@@ -151,7 +151,7 @@ func TestG11SecretIsMaskedAfterARestart(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, manifest("tell", "2026-11-01", "none", `while [ ! -e go ]; do sleep 0.05; done; echo "error: it is $TOKEN"; exit 3`,
 		"      env: {TOKEN: {cel: secrets.token}}\n"+plainResult))
-	job := h.submit("tell", "k", `{"token":"hunter2hunter2"}`)
+	job := h.submit("tell", `{"token":"hunter2hunter2"}`)
 	h.await(job.ID, running)
 	h.Stop()
 	h.write(filepath.Join("jobs", job.ID, "a1", "work", "go"), "")
@@ -169,7 +169,7 @@ func TestG7LeavingEngineConcludesNothing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, manifest("cat", "2026-11-01", "none", "cat in/input > /dev/null", plainResult))
 	h.write(h.project("big"), strings.Repeat("0123456789abcdef", 4<<20)) // 64 MiB take a while to copy
-	job := h.submit("cat", "k", `{"input":"big"}`)
+	job := h.submit("cat", `{"input":"big"}`)
 	for range 4 {
 		h.await(job.ID, func(j *jobs.Job) bool { return j.State != jobs.StateQueued })
 		h.Stop()
@@ -184,7 +184,7 @@ func TestCancelWhileStaging(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, manifest("cat", "2026-11-01", "none", "cat in/input > /dev/null", plainResult))
 	h.write(h.project("big"), strings.Repeat("0123456789abcdef", 4<<20))
-	job := h.submit("cat", "k", `{"input":"big"}`)
+	job := h.submit("cat", `{"input":"big"}`)
 	h.await(job.ID, func(j *jobs.Job) bool { return j.State != jobs.StateQueued })
 	if _, err := h.Cancel(t.Context(), owner(), job.ID, "enough"); err != nil && jobs.CodeOf(err) != jobs.CodeStopTooLate {
 		t.Fatal(err)

@@ -24,10 +24,11 @@ import (
 // keepers and tools are real processes; the store is a real one that can be told to
 // fail.
 type host struct {
+	*Engine
+
 	t     *testing.T
 	state string
 	store *flakyStore
-	*Engine
 }
 
 // owner is the one who asks in these tests.
@@ -123,9 +124,9 @@ func (h *host) write(name, text string) {
 // project is the path of a file in the project.
 func (h *host) project(name string) string { return filepath.Join(ProjectsFolder, "p", name) }
 
-func (h *host) submit(tool, key, args string) *jobs.Job {
+func (h *host) submit(tool, args string) *jobs.Job {
 	h.t.Helper()
-	r, err := h.Submit(h.t.Context(), owner(), Request{Tool: tool, Key: key, Arguments: []byte(args), Purpose: jobs.PurposeProduction})
+	r, err := h.Submit(h.t.Context(), owner(), Request{Tool: tool, Key: "k", Arguments: []byte(args), Purpose: jobs.PurposeProduction})
 	if err != nil {
 		h.t.Fatalf("submit %s: %v", tool, err)
 	}
@@ -219,10 +220,10 @@ func (s *flakyStore) Update(ctx context.Context, id string, change func(*jobs.Jo
 	if err != nil && !done {
 		return nil, err
 	}
-	job, real := s.Store.Update(ctx, id, change)
+	job, failed := s.Store.Update(ctx, id, change)
 	s.made.Add(1)
-	if err != nil && real == nil {
+	if err != nil && failed == nil {
 		return nil, err
 	}
-	return job, real
+	return job, failed
 }

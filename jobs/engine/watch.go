@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -169,23 +170,16 @@ func (e *Engine) Logs(ctx context.Context, c Caller, r LogRequest, yield func(Lo
 	if err != nil {
 		return err
 	}
-	n := r.Attempt
-	if n == 0 {
-		n = len(job.Attempts)
-	}
-	if n < 0 || n > len(job.Attempts) {
+	if r.Attempt < 0 || r.Attempt > len(job.Attempts) {
 		return jobs.Errorf(jobs.CodeFileNotFound, "job %s has %d attempts, not %d", r.JobID, len(job.Attempts), r.Attempt).WithJob(r.JobID)
 	}
-	for n == 0 && r.Follow {
+	for r.Follow && len(job.Attempts) == 0 && !job.State.Settled() {
 		// Nothing has started yet; wait for the first attempt.
-		if job.State.Settled() {
-			return nil
-		}
 		if job, err = e.waitChange(ctx, c, job); err != nil {
 			return e.endOfStream(ctx, err)
 		}
-		n = len(job.Attempts)
 	}
+	n := cmp.Or(r.Attempt, len(job.Attempts))
 	if n == 0 {
 		return nil
 	}
