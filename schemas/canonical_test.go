@@ -11,9 +11,7 @@ import (
 	"github.com/macexec/macexec/schemas"
 )
 
-func fingerprint(t interface {
-	Fatalf(format string, args ...any)
-}, arguments string) string {
+func fingerprint(t rapid.TB, arguments string) string {
 	value, findings := schemas.Parse([]byte(arguments), schemas.DefaultLimits())
 	if findings != nil {
 		t.Fatalf("%s: %v", arguments, findings)

@@ -213,7 +213,7 @@ func (c *carrier) create(ctx context.Context, temp Facts, isDest bool) (Result, 
 		return Result{}, err
 	}
 	if c.failed != nil {
-		return refused(c.failed), nil
+		return refused(c.failed), nil //nolint:nilerr // it is in the result
 	}
 	if err := c.verify(ctx); err != nil {
 		return c.refusedUnless(ctx, err)
@@ -260,7 +260,7 @@ func refused(err error) Result { return Result{Outcome: Refused, Err: err} }
 // what the answer is instead. Nothing has been changed when it is asked.
 func (c *carrier) mayMove(ctx context.Context) (Result, bool, error) {
 	if c.failed != nil {
-		return refused(c.failed), false, nil
+		return refused(c.failed), false, nil //nolint:nilerr // it is in the result
 	}
 	err := c.expectOld(ctx, c.dir, c.dest)
 	switch {

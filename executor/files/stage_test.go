@@ -100,6 +100,7 @@ func TestStageReplacesWhatACrashLeft(t *testing.T) {
 // once is a context that calls back when it is first asked, in the middle of a copy.
 type once struct {
 	context.Context //nolint:containedctx // it is one itself
+
 	do func()
 }
 
