@@ -51,7 +51,8 @@ func readConfig(path string) (config, error) {
 		}
 		return c, fmt.Errorf("%s is not a valid configuration:%s", path, b.String())
 	}
-	return c, json.Unmarshal(text, &c)
+	err = json.Unmarshal(text, &c)
+	return c, err
 }
 
 func (c config) limits() engine.Limits {

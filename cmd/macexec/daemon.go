@@ -58,7 +58,10 @@ func serve(ctx context.Context, o serveOptions, std stdio) error {
 	}
 	conf, err := readConfig(filepath.Join(o.State, "config.yaml"))
 	if err != nil {
-		return cannotServe("the configuration cannot be used", err)
+		return failed(exitUsage, jobs.CodeRequestInvalid, "the configuration cannot be used: "+err.Error(), "mend config.yaml and start macexec serve again; no job was changed")
+	}
+	if err := notForgotten(o.State); err != nil {
+		return cannotServe("the store is gone", err)
 	}
 	// Before the store, so that a store without its key is one whose key was lost.
 	secret, err := secretKey(filepath.Join(o.State, "secret.key"), filepath.Join(o.State, "store.db"))
@@ -86,7 +89,7 @@ func serve(ctx context.Context, o serveOptions, std stdio) error {
 	if err != nil {
 		return cannotServe("the socket cannot be opened", err)
 	}
-	defer lis.Close() // who connects meanwhile is answered once the server runs
+	defer lis.Close() //nolint:errcheck // the server closes it; who connects meanwhile is answered once the server runs
 	if err := eng.Start(ctx); err != nil {
 		return cannotServe("what an earlier daemon left cannot be read", err)
 	}
@@ -106,8 +109,8 @@ func serve(ctx context.Context, o serveOptions, std stdio) error {
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 	defer cancel()
-	face.Stop(drain)
-	<-served
+	_ = face.Stop(drain) // what is late is cut off
+	<-served             //nolint:errcheck // nil after Stop
 	return err
 }
 
@@ -167,6 +170,22 @@ func newEngine(o serveOptions, conf config, records *store.Store, secret []byte,
 			Version: o.Version, StatePath: o.State, MemoryBytes: launchd.MemoryBytes(), StartedAt: started,
 		},
 	})
+}
+
+// notForgotten refuses to begin with a new store where jobs have been run: every key
+// would be free again.
+func notForgotten(state string) error {
+	if _, err := os.Stat(filepath.Join(state, "store.db")); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	attempts, err := os.ReadDir(filepath.Join(state, "jobs"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(attempts) > 0 {
+		return fmt.Errorf("%s has jobs but no store.db, and with a new one their keys could start again; put store.db back, or move the whole folder away to begin anew", state)
+	}
+	return nil
 }
 
 // secretKey reads the key that seals secret arguments. It is made once, before the
@@ -239,7 +258,16 @@ func nameProjects(ctx context.Context, eng *engine.Engine, state string, configu
 		configured[engine.DefaultProject] = root
 	}
 	for _, name := range slices.Sorted(maps.Keys(configured)) {
-		if _, err := eng.AddProject(ctx, host, jobs.Project{Name: name, Root: configured[name]}); err != nil {
+		project := jobs.Project{Name: name, Root: configured[name]}
+		_, err := eng.AddProject(ctx, host, project)
+		if jobs.CodeOf(err) == jobs.CodeProjectExists {
+			// The configuration now names another folder: that holds, unless a job still
+			// needs the old one.
+			if err = eng.RemoveProject(ctx, host, name); err == nil {
+				_, err = eng.AddProject(ctx, host, project)
+			}
+		}
+		if err != nil {
 			return err
 		}
 	}

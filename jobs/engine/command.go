@@ -44,6 +44,7 @@ func (a *attempt) look(ctx context.Context, step schemas.Step) (any, error) {
 		return nil, err
 	}
 	command.Timeout = lookTimeout
+	command.Confine.Write, command.Confine.Network = nil, false // it only looks
 	command.Confine.Read = append(command.Confine.Read, command.Dir)
 	for name := range a.vars.Artifacts {
 		// Once an output is kept it lies outside of the tool's own folder.
@@ -88,10 +89,11 @@ func (a *attempt) command(step schemas.Step) (executor.Command, error) {
 		return executor.Command{}, err
 	}
 	dir := e.exec.AttemptDir(a.job.ID, a.n)
-	env := append(baseEnvironment(e.programs.Dirs(), dir.Tmp()), pairs(step.Env)...)
+	env := baseEnvironment(e.programs.Dirs(), dir.Tmp())
+	maps.Copy(env, step.Env)
 	paths := a.variant.Paths
 	return executor.Command{
-		Argv: append([]string{prog.Found}, step.Argv...), Env: env, Dir: dir.Work(),
+		Argv: append([]string{prog.Found}, step.Argv...), Env: pairs(env), Dir: dir.Work(),
 		CaptureStdout: step.Capture,
 		Limits: executor.Limits{
 			Memory: int64(a.variant.Limits.Memory), FileSize: int64(a.variant.Limits.FileSize),
@@ -109,15 +111,16 @@ func programFolders(p programs.Program) []string {
 	return []string{filepath.Dir(p.Path), filepath.Dir(p.Found)}
 }
 
-// baseEnvironment is all that a tool inherits. Under launchd there is no locale,
+// baseEnvironment is all that a tool gets besides what its manifest says, which goes
+// before it. Under launchd there is no locale,
 // and tools then take text for bytes; so it is set (see docs/manifests.md).
-func baseEnvironment(toolPath []string, tmp string) []string {
+func baseEnvironment(toolPath []string, tmp string) map[string]string {
 	locale := "C.UTF-8"
 	if runtime.GOOS == "darwin" {
 		locale = "en_US.UTF-8"
 	}
-	return []string{
-		"PATH=" + strings.Join(toolPath, ":"), "HOME=" + tmp, "TMPDIR=" + tmp, "LANG=" + locale, "LC_ALL=" + locale, "TZ=UTC",
+	return map[string]string{
+		"PATH": strings.Join(toolPath, ":"), "HOME": tmp, "TMPDIR": tmp, "LANG": locale, "LC_ALL": locale, "TZ": "UTC",
 	}
 }
 
@@ -177,7 +180,7 @@ func (e *Engine) hasFeature(ctx context.Context, p programs.Program, f schemas.F
 // ask runs a program that tells of itself, confined and with nothing to write to.
 func (e *Engine) ask(ctx context.Context, argv []string) ([]byte, error) {
 	res, err := e.exec.Probe(ctx, executor.Command{
-		Argv: argv, Env: baseEnvironment(e.programs.Dirs(), "/nonexistent"), Dir: "/",
+		Argv: argv, Env: pairs(baseEnvironment(e.programs.Dirs(), "/nonexistent")), Dir: "/",
 		Confine: executor.Confine{Read: []string{filepath.Dir(argv[0])}},
 	})
 	if err != nil {

@@ -167,8 +167,8 @@ func (a *attempt) lost(found executor.Found, ended jobs.Ended, why string) error
 	}
 	message := why
 	if a.tool == nil {
-		if err := a.load(); err != nil {
-			a.e.log.Warn("the manifest of a lost job cannot be read", "job_id", a.job.ID, "error", err)
+		if err := a.reload(a.e.stopped); err != nil {
+			a.e.log.Warn("the manifest or the inputs of a lost job cannot be read again", "job_id", a.job.ID, "error", err)
 		}
 	}
 	if a.tool != nil && a.tool.OnUnknown != "" {

@@ -147,6 +147,9 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 	if len(findings) == 0 {
 		findings = j.tool.Check(ctx, vars)
 	}
+	// A file that is looked at twice, as an input and as what is to be removed, is
+	// told of once.
+	findings = slices.CompactFunc(findings, func(a, b schemas.Finding) bool { return a == b })
 	if len(findings) == 0 {
 		return nil
 	}

@@ -237,6 +237,16 @@ func (a *attempt) plan(ctx context.Context) (executor.Command, jobs.Intent, erro
 	if len(findings) > 0 {
 		return executor.Command{}, jobs.Intent{}, &unfit{jobs.EndStartFailed, findings[0].Message}
 	}
+	if a.job.Approval != nil {
+		now := a.job.Approval.Binding
+		now.Programs = map[string]string{}
+		for _, p := range progs {
+			now.Programs[p.Path] = p.SHA256
+		}
+		if difference := bindingDifference(a.job.Approval.Binding, now); difference != "" {
+			return executor.Command{}, jobs.Intent{}, a.void(difference)
+		}
+	}
 	for _, p := range progs {
 		a.vars.Programs[p.Name] = schemas.Program{Path: p.Path, Version: p.Version}
 	}

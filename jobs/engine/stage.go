@@ -213,8 +213,7 @@ func (a *attempt) compareWithApproval(ctx context.Context) error {
 	}
 	now := jobs.Binding{
 		Tool: a.job.Tool.Name, Version: a.job.Tool.Version, ManifestDigest: a.tool.Digest,
-		Fingerprint: a.job.Fingerprint, Inputs: map[string]string{}, Programs: map[string]string{},
-		Requester: a.job.Principal,
+		Fingerprint: a.job.Fingerprint, Inputs: map[string]string{}, Requester: a.job.Principal,
 	}
 	for _, in := range a.job.Inputs {
 		now.Inputs[in.Pointer] = in.SHA256
@@ -224,15 +223,7 @@ func (a *attempt) compareWithApproval(ctx context.Context) error {
 			now.Inputs[string(step.Verb)+":"+step.Path] = step.OldSHA256
 		}
 	}
-	if a.variant != nil {
-		programs, findings := a.e.programsOf(ctx, a.variant, a.vars)
-		if len(findings) > 0 {
-			return &unfit{jobs.EndStartFailed, findings[0].Message}
-		}
-		for _, p := range programs {
-			now.Programs[p.Path] = p.SHA256
-		}
-	}
+	now.Programs = a.job.Approval.Binding.Programs // compared when they are chosen for the start
 	if difference := bindingDifference(a.job.Approval.Binding, now); difference != "" {
 		return a.void(difference)
 	}
