@@ -74,8 +74,9 @@ func (b *bench) logs(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		read := func(follow bool) (got int64, err error) {
-			err = d.ReadLogs(ctx, &macexecv1.ReadJobLogsRequest{JobId: job.GetId(), Follow: follow}, func(c *macexecv1.LogChunk) error {
+		read := func(follow bool) error {
+			var got int64
+			err := d.ReadLogs(ctx, &macexecv1.ReadJobLogsRequest{JobId: job.GetId(), Follow: follow}, func(c *macexecv1.LogChunk) error {
 				got += int64(len(c.GetData()))
 				if c.GetGapBytes() > 0 {
 					return fmt.Errorf("%d bytes are missing", c.GetGapBytes())
@@ -85,14 +86,14 @@ func (b *bench) logs(ctx context.Context) error {
 			if err == nil && got != b.log {
 				err = fmt.Errorf("the log has %d bytes, not %d", got, b.log)
 			}
-			return got, err
+			return err
 		}
-		if _, err := read(true); err != nil {
+		if err := read(true); err != nil {
 			return err
 		}
 		followed := time.Since(begun)
 		again := time.Now()
-		if _, err := read(false); err != nil {
+		if err := read(false); err != nil {
 			return err
 		}
 		rate := func(took time.Duration) string { return fmt.Sprintf("%.0f MB/s", float64(b.log)/1e6/took.Seconds()) }

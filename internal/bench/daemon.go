@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -173,7 +174,7 @@ func (d *daemon) finish(ctx context.Context, req *macexecv1.SubmitJobRequest) (*
 func (d *daemon) anonymous() (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid))
 	if err != nil {
-		return 0, nil //nolint:nilerr // there is no /proc
+		return 0, nil // there is no /proc
 	}
 	for line := range strings.Lines(string(text)) {
 		if value, ok := strings.CutPrefix(line, "RssAnon:"); ok {
@@ -193,7 +194,7 @@ func (d *daemon) cpu() (time.Duration, error) {
 		return 0, nil //nolint:nilerr // there is no /proc
 	}
 	// The second field is the program's name in brackets; utime is the 14th.
-	fields := strings.Fields(string(text)[strings.LastIndexByte(string(text), ')')+1:])
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	var ticks int64
 	for _, field := range fields[11:15] {
 		n, err := strconv.ParseInt(field, 10, 64)
