@@ -80,12 +80,28 @@ func (r rawEntry) decode() (e jobs.Entry, err error) {
 type chunk struct {
 	entries []rawEntry
 	bytes   int
+	last    uint64 // seq of the newest
 }
 
 func (c *chunk) add(seq uint64, raw []byte) (full bool) {
 	c.entries = append(c.entries, rawEntry{seq, bytes.Clone(raw)})
 	c.bytes += len(raw)
+	c.last = seq
 	return len(c.entries) >= journalChunk || c.bytes >= journalChunkBytes
+}
+
+// show yields the entries; false when the reader has enough.
+func (c *chunk) show(yield func(jobs.Entry) bool) (more bool, err error) {
+	for _, r := range c.entries {
+		e, err := r.decode()
+		if err != nil {
+			return false, err
+		}
+		if !yield(e) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // Journal implements jobs.Store. It shows the entries up to the head at its start.
@@ -120,16 +136,10 @@ func (s *Store) Journal(ctx context.Context, after uint64, limit int, yield func
 		if err != nil {
 			return err
 		}
-		for _, r := range c.entries {
-			e, err := r.decode()
-			if err != nil {
-				return err
-			}
-			if !yield(e) {
-				return nil
-			}
-			after = r.seq
+		if more, err := c.show(yield); err != nil || !more {
+			return err
 		}
+		after = c.last
 	}
 	return nil
 }
@@ -159,16 +169,10 @@ func (s *Store) JobJournal(ctx context.Context, jobID string, yield func(jobs.En
 		if err != nil {
 			return err
 		}
-		for _, r := range c.entries {
-			e, err := r.decode()
-			if err != nil {
-				return err
-			}
-			if !yield(e) {
-				return nil
-			}
-			after = r.seq
+		if more, err := c.show(yield); err != nil || !more {
+			return err
 		}
+		after = c.last
 	}
 	return nil
 }
