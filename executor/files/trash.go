@@ -170,11 +170,13 @@ func (c *carrier) dropTrash() error {
 			return explain(c.step.Trash, err)
 		}
 	}
-	// The whole trash goes too if this was all it held.
-	if err := c.root.rmdir(TrashFolder); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrExist) {
-		return explain(c.step.Trash, err)
+	// The whole trash goes too if this was all it held, and another step may have been
+	// faster.
+	err = c.root.rmdir(TrashFolder)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	return explain(c.step.Trash, err)
 }
 
 // crossDevice names the one reason for a failed move to the trash that a person can
