@@ -26,7 +26,7 @@ import (
 type host struct {
 	*Engine
 
-	t     *testing.T
+	t     testing.TB
 	state string
 	store *flakyStore
 }
@@ -34,7 +34,7 @@ type host struct {
 // owner is the one who asks in these tests.
 func owner() Caller { return Caller{Principal: "owner"} }
 
-func newHost(t *testing.T, manifests ...string) *host {
+func newHost(t testing.TB, manifests ...string) *host {
 	t.Helper()
 	state, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // its tools need a path that they may read
 	if err != nil {
