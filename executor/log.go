@@ -54,7 +54,11 @@ func (x *Executor) ReadLog(ctx context.Context, job string, n int, o LogOptions,
 	if err != nil {
 		return err
 	}
-	l := &logReading{x: x, dir: d, options: o, yield: yield}
+	l := &logReading{x: x, dir: d, options: o, seen: map[Stream]int64{}}
+	l.yield = func(c LogChunk) error {
+		l.seen[c.Stream] += int64(len(c.Data)) + c.Gap
+		return yield(c)
+	}
 	defer l.close()
 	var events <-chan struct{}
 	if o.Follow {
@@ -68,8 +72,11 @@ func (x *Executor) ReadLog(ctx context.Context, job string, n int, o LogOptions,
 	for {
 		// Asked before reading: what was written before the end is then seen.
 		over := !o.Follow || x.hasEnded(d)
-		if err := l.read(ctx, over); err != nil || over {
+		if err := l.read(ctx, over); err != nil {
 			return err
+		}
+		if over {
+			return l.missing()
 		}
 		select {
 		case <-events:
@@ -86,6 +93,7 @@ type logReading struct {
 	yield   func(LogChunk) error
 	file    *os.File
 	reader  *keeper.LogReader
+	seen    map[Stream]int64 // bytes told of: given, or named as a gap
 }
 
 func (l *logReading) close() {
@@ -99,7 +107,11 @@ func (l *logReading) open() error {
 	if l.file != nil {
 		return nil
 	}
-	f, err := os.Open(l.dir.Log())
+	var f *os.File
+	err := keeper.Restoring(l.dir, func() (err error) {
+		f, err = os.Open(l.dir.Log())
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -146,6 +158,41 @@ func (l *logReading) read(ctx context.Context, final bool) error {
 			return err
 		}
 	}
+}
+
+// missing tells a reader of everything what the keeper counted but could not write
+// down, as on a full disk (promise G12).
+func (l *logReading) missing() error {
+	o := l.options
+	if o.Cursor != 0 || o.TailBytes > 0 || o.Stream != 0 {
+		return nil
+	}
+	exit, err := keeper.ReadExit(l.dir)
+	if err != nil {
+		return nil //nolint:nilerr // without an end there is no count to compare with
+	}
+	counts := map[Stream]int64{Stderr: exit.Stderr.Bytes, Stdout: exit.Stdout.Bytes}
+	if _, err := os.Lstat(l.dir.Stdout()); err == nil {
+		delete(counts, Stdout) // captured, so not in the log
+	}
+	for _, stream := range []Stream{Stdout, Stderr} {
+		lost := counts[stream] - l.seen[stream]
+		if lost <= 0 {
+			continue
+		}
+		if err := l.yield(LogChunk{Stream: stream, Time: exit.At, Gap: lost, Cursor: l.end()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end is the cursor behind everything that can be read.
+func (l *logReading) end() int64 {
+	if l.reader == nil {
+		return 0
+	}
+	return l.reader.Offset()
 }
 
 // rest tells that the bytes from here on cannot be read.

@@ -101,6 +101,7 @@ const (
 	CodeToolFailed        Code = "TOOL_FAILED"
 	CodeNotReached        Code = "DAEMON_NOT_REACHED"
 	CodeAnswerLost        Code = "ANSWER_LOST"
+	CodeCannotServe       Code = "CANNOT_SERVE"
 	CodeInternal          Code = "INTERNAL"
 )
 
@@ -154,6 +155,7 @@ func Codes() map[Code]CodeInfo {
 		CodeToolFailed:        {ClassTool, false, ActionInspectJob, "the tool ran and failed"},
 		CodeNotReached:        {ClassUnavailable, true, ActionRepeatSameKey, "made by clients: the daemon was not reached, so nothing was accepted"},
 		CodeAnswerLost:        {ClassUnavailable, true, ActionRepeatSameKey, "made by clients: the request was sent and its answer lost; the same key tells what became of it"},
+		CodeCannotServe:       {ClassUnavailable, false, ActionAskOperator, "made by macexec serve: the daemon cannot start on this host as it is"},
 		CodeInternal:          {ClassInternal, false, ActionAskOperator, "a fault in macexec itself"},
 	}
 }

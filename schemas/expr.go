@@ -84,7 +84,8 @@ func (l *language) compile(source string, want ...*cel.Type) (*expression, error
 		x = &expression{program: program, checked: parsed.NativeRep(), gives: parsed.OutputType()}
 		l.compiled[source] = x
 	}
-	if !x.gives.IsExactType(cel.DynType) && !slices.ContainsFunc(want, func(w *cel.Type) bool { return w.IsAssignableType(x.gives) }) {
+	// An empty map has no type of key yet.
+	if !x.gives.IsExactType(cel.DynType) && !x.gives.IsExactType(cel.MapType(cel.DynType, cel.DynType)) && !slices.ContainsFunc(want, func(w *cel.Type) bool { return w.IsAssignableType(x.gives) }) {
 		return nil, fmt.Errorf("the expression gives %s; %s is wanted", x.gives, want[0])
 	}
 	return x, nil

@@ -51,6 +51,9 @@ func timeOf(field string, t *timestamppb.Timestamp) (time.Time, error) {
 	if err := t.CheckValid(); err != nil {
 		return time.Time{}, badField(field, "is no time")
 	}
+	if t.AsTime().IsZero() {
+		return time.Time{}, badField(field, "is the first moment of the year 1, which stands for no time at all; leave it out")
+	}
 	return t.AsTime(), nil
 }
 

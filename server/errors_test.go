@@ -58,6 +58,7 @@ func statuses() map[jobs.Code]codes.Code {
 		jobs.CodeStoreFailed:       codes.Unavailable,
 		jobs.CodeCommitUnknown:     codes.Unavailable,
 		jobs.CodeNotReached:        codes.Unavailable,
+		jobs.CodeCannotServe:       codes.Unavailable,
 		jobs.CodeAnswerLost:        codes.Unavailable,
 		jobs.CodeRecordDamaged:     codes.DataLoss,
 		jobs.CodeDeadline:          codes.DeadlineExceeded,

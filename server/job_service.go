@@ -132,6 +132,9 @@ func (s *jobService) ReadJobLogs(req *macexecv1.ReadJobLogsRequest, stream grpc.
 	if req.GetCursor() < 0 || req.GetTailBytes() < 0 || req.GetAttempt() < 0 {
 		return badField("cursor, tail_bytes and attempt", "must not be negative")
 	}
+	if req.GetCursor() > maxLogCursor {
+		return badField("cursor", "is beyond every log; use one that a chunk carried")
+	}
 	if req.GetCursor() > 0 && req.GetTailBytes() > 0 {
 		return badField("tail_bytes", "is not for a request that has a cursor")
 	}
@@ -146,6 +149,9 @@ func (s *jobService) ReadJobLogs(req *macexecv1.ReadJobLogsRequest, stream grpc.
 	})
 	return resumable(ctx, err, strconv.FormatInt(last, 10))
 }
+
+// maxLogCursor is far behind the end of every log, which is bounded.
+const maxLogCursor = 1 << 50
 
 // sendLog sends a chunk, which is far smaller than a message may be.
 func sendLog(stream grpc.ServerStreamingServer[macexecv1.ReadJobLogsResponse], jobID string, c engine.LogChunk) error {

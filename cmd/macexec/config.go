@@ -39,20 +39,33 @@ func readConfig(path string) (config, error) {
 	if err != nil {
 		return c, err
 	}
+	if isBlank(raw) {
+		return c, nil
+	}
 	schema, ok := schemas.Document("config")
 	if !ok {
 		return c, errors.New("this build has no schema for its configuration")
 	}
 	text, findings := schema.ValidateYAML(raw)
 	if len(findings) > 0 {
-		var b strings.Builder
+		var faults []string
 		for _, f := range findings {
-			fmt.Fprintf(&b, "\n  %s: %s", f.Pointer, f.Message)
+			faults = append(faults, strings.TrimPrefix(f.Pointer+": "+f.Message, ": "))
 		}
-		return c, fmt.Errorf("%s is not a valid configuration:%s", path, b.String())
+		return c, fmt.Errorf("%s: %s", path, strings.Join(faults, "; "))
 	}
 	err = json.Unmarshal(text, &c)
 	return c, err
+}
+
+// isBlank reports whether a file says nothing: every field may be left out.
+func isBlank(raw []byte) bool {
+	for line := range strings.Lines(string(raw)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			return false
+		}
+	}
+	return true
 }
 
 func (c config) limits() engine.Limits {

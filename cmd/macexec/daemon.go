@@ -45,7 +45,13 @@ const keeperVerb = "keeper"
 // the safety: the store's lock proves that no other daemon has this state folder;
 // only then is its socket touched; what was running is looked at before the first
 // call is taken; and it is said to be ready when it is.
-func serve(ctx context.Context, o serveOptions, std stdio) error {
+func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
+	ready := false
+	defer func() {
+		if ctx.Err() != nil && !ready {
+			err = nil // told to stop before it was ready: no fault, and nothing has begun
+		}
+	}()
 	// The daemon's own memory is small and short-lived; a collector that waits for more
 	// of it saves a third of the time of a request.
 	debug.SetGCPercent(400)
@@ -79,7 +85,7 @@ func serve(ctx context.Context, o serveOptions, std stdio) error {
 	if err != nil {
 		return cannotServe("the daemon cannot be set up", err)
 	}
-	if err := nameProjects(ctx, eng, o.State, conf.Projects); err != nil {
+	if err := nameProjects(ctx, eng, o.State, conf.Projects, log); err != nil {
 		return cannotServe("the projects cannot be named", err)
 	}
 	socket := filepath.Join(o.State, socketName)
@@ -95,6 +101,7 @@ func serve(ctx context.Context, o serveOptions, std stdio) error {
 	face := server.New(server.Options{Engine: server.Adapt(eng), Resolve: ownerButNoTool(eng), Log: log})
 	served := make(chan error, 1)
 	go func() { served <- face.Serve(lis) }()
+	ready = true
 	o.Ready("unix:" + socket)
 
 	select {
@@ -125,7 +132,7 @@ func ownerButNoTool(eng *engine.Engine) server.Resolver {
 }
 
 func cannotServe(what string, err error) error {
-	return failed(exitFault, jobs.CodeInternal, what+": "+err.Error(), "mend that and start macexec serve again; no job was changed")
+	return failed(exitRefused, jobs.CodeCannotServe, what+": "+err.Error(), "mend that and start macexec serve again; no job was changed")
 }
 
 // newEngine wires the rooms together.
@@ -238,7 +245,7 @@ func syncFolder(path string) error {
 }
 
 // nameProjects makes the default project, and adds those of the configuration.
-func nameProjects(ctx context.Context, eng *engine.Engine, state string, configured map[string]string) error {
+func nameProjects(ctx context.Context, eng *engine.Engine, state string, configured map[string]string, log *slog.Logger) error {
 	host := engine.Caller{}
 	existing, err := eng.Projects(ctx, host)
 	if err != nil {
@@ -264,6 +271,12 @@ func nameProjects(ctx context.Context, eng *engine.Engine, state string, configu
 			if err = eng.RemoveProject(ctx, host, name); err == nil {
 				_, err = eng.AddProject(ctx, host, project)
 			}
+		}
+		if err != nil && name != engine.DefaultProject {
+			// An unplugged disk, say, must not keep the others and every repeat from their
+			// answers.
+			log.Warn("a project of the configuration is left out", "project", name, "error", err)
+			continue
 		}
 		if err != nil {
 			return err

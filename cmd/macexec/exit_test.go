@@ -33,7 +33,7 @@ func TestExitCodeOfEveryError(t *testing.T) {
 			jobs.CodeProjectExists, jobs.CodeProjectInUse, jobs.CodeArtifactChanged, jobs.CodeArtifactGone,
 			jobs.CodeOtherHost, jobs.CodeKeyFenced, jobs.CodeStateConflict, jobs.CodeStopTooLate,
 			jobs.CodeApprovalDecided, jobs.CodeTooLate, jobs.CodeDigestMismatch, jobs.CodeFileTooLarge,
-			jobs.CodeCursorExpired, jobs.CodeDiskFull, jobs.CodeDraining,
+			jobs.CodeCursorExpired, jobs.CodeDiskFull, jobs.CodeDraining, jobs.CodeCannotServe,
 		},
 		exitAnswerLost: {client.CodeAnswerLost, jobs.CodeStoreFailed, jobs.CodeCommitUnknown, jobs.CodeDeadline, jobs.CodeCallerGone},
 		exitExpired:    {jobs.CodeKeyExpired},

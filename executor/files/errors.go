@@ -84,6 +84,8 @@ func explain(path string, err error) error {
 		kind = ErrDenied
 	case errors.Is(err, syscall.ENAMETOOLONG):
 		kind = ErrNameTooLong
+	case errors.Is(err, syscall.ELOOP):
+		kind = ErrPath
 	case errors.Is(err, syscall.ENOTDIR):
 		kind = ErrNotFolder
 	case errors.Is(err, syscall.EROFS):

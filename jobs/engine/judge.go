@@ -139,7 +139,7 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 	findings = append(findings, e.lookAtPrograms(ctx, j, vars)...)
 	if free, err := files.FreeBytes(e.exec.Root()); err == nil && free < bytesIn+minFreeBytes {
 		findings = append(findings, schemas.Finding{
-			Keyword: "disk_space",
+			Keyword: keywordSpace,
 			Message: fmt.Sprintf("%d bytes are free where jobs are staged; this call needs %d", free, bytesIn+minFreeBytes),
 			Hint:    "free some room on the host, or send a smaller input",
 		})
@@ -154,11 +154,17 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 		return nil
 	}
 	code := jobs.CodeArgumentsBusiness
+	if len(findings) == 1 && findings[0].Keyword == keywordSpace {
+		code = jobs.CodeDiskFull
+	}
 	if slices.ContainsFunc(findings, func(f schemas.Finding) bool { return f.Keyword == "program" }) {
 		code = jobs.CodeToolUnavailable
 	}
 	return refusal(code, "business", findings)
 }
+
+// keywordSpace is the finding that there is no room to stage the inputs.
+const keywordSpace = "disk_space"
 
 // minFreeBytes is the room that a job needs besides its inputs.
 const minFreeBytes = 64 << 20

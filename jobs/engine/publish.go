@@ -160,7 +160,8 @@ func (a *attempt) withStep(ctx context.Context, step jobs.PublishStep, artifacts
 		return err
 	}
 	defer root.Close()
-	source := ""
+	// Without a kept artifact there is nothing to give back, and so no such file.
+	source := filepath.Join(a.e.exec.JobDir(a.job.ID), "none")
 	if i := slices.IndexFunc(artifacts, func(art jobs.Artifact) bool { return art.Name == step.Artifact }); i >= 0 {
 		source = filepath.Join(a.e.exec.JobDir(a.job.ID), artifacts[i].Kept)
 	}

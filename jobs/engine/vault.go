@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/macexec/macexec/jobs"
@@ -91,21 +92,42 @@ func (v *vault) digest(pointer, value string) string {
 
 // masked replaces every secret in a text by stars.
 func masked(text string, secrets map[string]string) string {
-	for _, value := range secrets {
-		if value != "" {
-			text = strings.ReplaceAll(text, value, "******")
-		}
+	for _, part := range parts(secrets) {
+		text = strings.ReplaceAll(text, part, stars)
 	}
 	return text
 }
 
+const stars = "******"
+
+// parts are the texts to mask: every secret, and of one with several lines, as a key
+// in PEM, every line that is long enough to be one, since tools print line by line.
+// The longest come first, so that no part of a whole is left.
+func parts(secrets map[string]string) []string {
+	var list []string
+	for _, value := range secrets {
+		if value != "" {
+			list = append(list, value)
+		}
+		lines := strings.FieldsFunc(value, func(r rune) bool { return r == '\n' || r == '\r' })
+		for _, line := range lines {
+			if len(lines) > 1 && len(strings.TrimSpace(line)) >= minSecretLine {
+				list = append(list, line)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })
+	return list
+}
+
+// minSecretLine keeps masking from starring out every brace of a secret in JSON.
+const minSecretLine = 4
+
 // maskedBytes is masked for a piece of a raw log. A secret that a tool prints in two
 // pieces is not recognised; a tool that is given secrets should not print them.
 func maskedBytes(data []byte, secrets map[string]string) []byte {
-	for _, value := range secrets {
-		if value != "" {
-			data = bytes.ReplaceAll(data, []byte(value), []byte("******"))
-		}
+	for _, part := range parts(secrets) {
+		data = bytes.ReplaceAll(data, []byte(part), []byte(stars))
 	}
 	return data
 }

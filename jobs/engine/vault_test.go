@@ -130,3 +130,15 @@ func TestBindingDifferences(t *testing.T) {
 		t.Errorf("another policy alone voids an approval: %s", d)
 	}
 }
+
+// TestG11LinesOfASecretAreMasked: tools print a key line by line.
+func TestG11LinesOfASecretAreMasked(t *testing.T) {
+	t.Parallel()
+	secrets := map[string]string{"/key": "-----BEGIN-----\nQmFzZTY0\n}\n-----END-----\n"}
+	if got := masked("QmFzZTY0\n{a: }\n-----END-----", secrets); got != "******\n{a: }\n******" {
+		t.Errorf("masked: %q", got)
+	}
+	if got := masked("-----BEGIN-----\nQmFzZTY0\n}\n-----END-----\n", secrets); got != "******" {
+		t.Errorf("the whole: %q", got)
+	}
+}
