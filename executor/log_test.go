@@ -179,6 +179,25 @@ func TestLogDamagedEnd(t *testing.T) {
 	}
 }
 
+// G12: what the keeper counted but could not write down is a gap, too.
+func TestLogThatCouldNotBeWritten(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	r := b.start("j", command("say", "out", "err!"))
+	b.exited(r)
+	if err := os.Truncate(r.Dir().Log(), 0); err != nil {
+		t.Fatal(err)
+	}
+	gaps := map[executor.Stream]int64{}
+	err := b.x.ReadLog(t.Context(), "j", 1, executor.LogOptions{}, func(c executor.LogChunk) error {
+		gaps[c.Stream] += c.Gap
+		return nil
+	})
+	if err != nil || gaps[executor.Stdout] != 3 || gaps[executor.Stderr] != 4 {
+		t.Errorf("gaps %v, %v", gaps, err)
+	}
+}
+
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
