@@ -52,6 +52,9 @@ type Limits struct {
 type Confine struct {
 	Read, Write []string
 	Network     bool
+	// Metadata lets it change modes, owners, times and extended attributes by path,
+	// of any file of this user: only descriptors are bound to the folders.
+	Metadata bool
 }
 
 func (c Command) launch(work string, write, deny []string) keeper.Launch {
@@ -59,7 +62,8 @@ func (c Command) launch(work string, write, deny []string) keeper.Launch {
 		Argv: c.Argv, Env: c.Env, Dir: keeper.Path(c.Dir),
 		Limits: keeper.Limits{Memory: c.Limits.Memory, FileSize: c.Limits.FileSize, OpenFiles: c.Limits.OpenFiles},
 		Confine: keeper.Confine{
-			Read: c.Confine.Read, Write: append(write, c.Confine.Write...), Deny: deny, Network: c.Confine.Network,
+			Read: c.Confine.Read, Write: append(write, c.Confine.Write...), Deny: deny,
+			Network: c.Confine.Network, Metadata: c.Confine.Metadata,
 		},
 	}
 	if l.Dir == "" {
@@ -92,7 +96,7 @@ func (x *Executor) Prepare(job string, n int) (*Attempt, error) {
 	}
 	x.locks.Lock()
 	defer x.locks.Unlock()
-	if err := os.MkdirAll(d.Keeper(), 0o700); err != nil {
+	if err := keeper.Restoring(d, func() error { return os.MkdirAll(d.Keeper(), 0o700) }); err != nil {
 		return nil, err
 	}
 	lock, err := takeLock(d, true)

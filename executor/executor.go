@@ -122,7 +122,11 @@ func takeLock(d Dir, create bool) (*os.File, error) {
 	if create {
 		flags |= os.O_CREATE
 	}
-	f, err := os.OpenFile(d.Lock(), flags, 0o600)
+	var f *os.File
+	err := keeper.Restoring(d, func() (err error) {
+		f, err = os.OpenFile(d.Lock(), flags, 0o600)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

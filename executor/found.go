@@ -212,5 +212,10 @@ func (x *Executor) Stdout(job string, n int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.ReadFile(d.Stdout())
+	var data []byte
+	err = keeper.Restoring(d, func() (err error) {
+		data, err = os.ReadFile(d.Stdout())
+		return err
+	})
+	return data, err
 }

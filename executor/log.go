@@ -62,7 +62,11 @@ func (x *Executor) ReadLog(ctx context.Context, job string, n int, o LogOptions,
 	defer l.close()
 	var events <-chan struct{}
 	if o.Follow {
-		if _, err := os.Lstat(d.Keeper()); err != nil {
+		err := keeper.Restoring(d, func() error {
+			_, err := os.Lstat(d.Keeper())
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		changes := watchFolder(d.Keeper())

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"go.uber.org/goleak"
 
@@ -196,6 +198,16 @@ func tool(verb string, args []string) int {
 		report("udp", args[0], err)
 	case "kill":
 		report("kill", args[0], syscall.Kill(number(0), syscall.SIGKILL))
+	case "calls":
+		for _, text := range args {
+			call(strings.Fields(text))
+		}
+	case "chmod": // by descriptor
+		f, err := os.OpenFile(args[0], os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			panic(err)
+		}
+		report("chmod", args[0], f.Chmod(0o640))
 	case "memory":
 		data := make([]byte, number(0))
 		for i := 0; i < len(data); i += 4096 {
@@ -206,6 +218,40 @@ func tool(verb string, args []string) int {
 		panic("no such tool: " + verb)
 	}
 	return 0
+}
+
+// call makes a system call: its name, its number, and its arguments, which are
+// numbers, @ with a path, or & for a buffer of zeros.
+func call(text []string) {
+	var a [6]uintptr
+	var keep [6][]byte
+	for i, t := range text[2:] {
+		switch t[0] {
+		case '@':
+			keep[i] = append([]byte(t[1:]), 0)
+		case '&':
+			keep[i] = make([]byte, 256)
+		default:
+			n, err := strconv.ParseInt(t, 10, 64)
+			if err != nil {
+				panic(err)
+			}
+			a[i] = uintptr(n)
+			continue
+		}
+		a[i] = uintptr(unsafe.Pointer(&keep[i][0]))
+	}
+	nr, err := strconv.Atoi(text[1])
+	if err != nil {
+		panic(err)
+	}
+	_, _, errno := syscall.Syscall6(uintptr(nr), a[0], a[1], a[2], a[3], a[4], a[5])
+	runtime.KeepAlive(&keep)
+	if errno == 0 {
+		report(text[0], "-", nil)
+		return
+	}
+	report(text[0], "-", errno)
 }
 
 func report(verb, what string, err error) {

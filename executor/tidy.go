@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/executor/keeper"
 )
 
 // Tidy removes the tool's own folder of an attempt that has ended, and what was kept
@@ -17,7 +18,11 @@ func (x *Executor) Tidy(job string, n int, artifacts bool) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(string(d))
+	var root *os.Root
+	err = keeper.Restoring(d, func() (err error) {
+		root, err = os.OpenRoot(string(d))
+		return err
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -89,10 +89,10 @@ func confine(exe string, c Confine) error {
 	if err := restrictFiles(exe, c, config); err != nil {
 		return err
 	}
-	if c.Network || !canFilter() {
+	if !canFilter() {
 		return nil
 	}
-	return refuseSockets(config.HandledAccessFS&llsyscall.AccessFSResolveUnix != 0)
+	return refuseCalls(c, config.HandledAccessFS&llsyscall.AccessFSResolveUnix != 0)
 }
 
 // restrictFiles enforces the ruleset on the calling thread; without Landlock there

@@ -175,7 +175,10 @@ func WriteFence(d Dir, f Fence) error { return writeOnce(d.Fenced(), f) }
 func IsFenced(d Dir) (bool, error) { return exists(d.Fenced()) }
 
 func exists(path string) (bool, error) {
-	_, err := os.Lstat(path)
+	err := restoring(path, func() error {
+		_, err := os.Lstat(path)
+		return err
+	})
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
@@ -191,7 +194,11 @@ func read(path string, into any) error {
 }
 
 func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	var f *os.File
+	err := restoring(path, func() (err error) {
+		f, err = os.Open(path)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +227,7 @@ func writeOnce(path string, v any) error {
 		return err
 	case there:
 		// Perhaps its writer died before it made the name durable.
-		return syncFolder(filepath.Dir(path))
+		return restoring(path, func() error { return syncFolder(filepath.Dir(path)) })
 	}
 	return write(path, v)
 }
@@ -232,6 +239,10 @@ func write(path string, v any) error {
 	if err != nil {
 		return err
 	}
+	return restoring(path, func() error { return writeData(path, data) })
+}
+
+func writeData(path string, data []byte) error {
 	temp := path + ".tmp"
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -251,6 +262,10 @@ func writeReserved(reserve, path string, v any) error {
 	if err != nil {
 		return err
 	}
+	return restoring(path, func() error { return writeReservedData(reserve, path, data) })
+}
+
+func writeReservedData(reserve, path string, data []byte) error {
 	f, err := os.OpenFile(reserve, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

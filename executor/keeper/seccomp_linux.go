@@ -12,13 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Landlock refuses TCP only: UDP, MPTCP and other protocols pass it, and before
-// ABI 9 so do unix sockets with a path, behind which a service may do anything for
-// the tool. So a tool without network also gets a filter on the system calls that
-// make a socket. socketpair stays, as it leads nowhere else.
+// What Landlock does not hold, a filter on system calls does. Every tool gets one.
+//
+//   - Other processes: to set their limits (a file size of nought ends them) or
+//     their scheduling needs no right but their user's.
+//   - Metadata: modes, owners, times and attributes of any file of the user can be
+//     changed by path. Calls on a descriptor stay, as Landlock saw the opening.
+//   - Network: Landlock refuses TCP only. UDP, MPTCP and other protocols pass it,
+//     and before ABI 9 so do unix sockets with a path, behind which a service may
+//     do anything for the tool. So the making of sockets is refused; socketpair
+//     stays, as it leads nowhere else.
 
-// nativeArch is nil where there may be other ways to make a socket than the ones
-// that socketFilter knows.
+// nativeArch is nil where there may be other ways to do these things than the ones
+// that filterFor knows.
 func nativeArch() *arch.Info {
 	switch runtime.GOARCH {
 	case "amd64":
@@ -33,40 +39,102 @@ func nativeArch() *arch.Info {
 // canFilter reports whether the kernel can refuse a system call.
 func canFilter() bool { return nativeArch() != nil && seccomp.Supported() }
 
-// socketFilter refuses every socket, or every one but unix sockets. Calls in
-// another architecture's numbers are refused whole, and so is io_uring, which can
-// make sockets without a call.
-func socketFilter(allowUnix bool) ([]bpf.RawInstruction, error) {
-	const refuse = seccomp.ActionErrno | seccomp.Action(unix.EACCES)
-	native := nativeArch()
-	refused := seccomp.SyscallGroup{Names: []string{"io_uring_setup"}, Action: refuse}
-	if allowUnix {
-		refused.NamesWithCondtions = []seccomp.NameWithConditions{{
-			Name:       "socket",
-			Conditions: seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.NotEqual, Value: unix.AF_UNIX}},
-		}}
-	} else {
-		refused.Names = append(refused.Names, "socket")
+// metadataCalls change metadata by path; not every architecture has all of them.
+// The calls with an "at" may name a descriptor instead, but also one of O_PATH,
+// which Landlock lets everybody open.
+//
+// Programs that set them by path in their own folder fail too, since a filter sees
+// no paths: chmod, install, tar and cp -p over folders, shutil.copy of Python. Not
+// so cp, cp -p of files, mv, mkdir, touch, sed, gzip, tar of files, zip, nor the
+// media tools.
+func metadataCalls() []string {
+	return []string{
+		"chmod", "fchmodat", "fchmodat2", "chown", "lchown", "fchownat",
+		"utime", "utimes", "futimesat",
+		"setxattr", "lsetxattr", "setxattrat", "removexattr", "lremovexattr", "removexattrat",
 	}
-	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{refused}}
+}
+
+// refusedCalls are what the filter for c refuses: with EPERM the calls on other
+// processes and on metadata, with EACCES the network.
+func refusedCalls(c Confine, allowUnix bool) []seccomp.SyscallGroup {
+	when := func(name string, argument uint32, value uint64) seccomp.NameWithConditions {
+		return seccomp.NameWithConditions{Name: name, Conditions: seccomp.ArgumentConditions{
+			{Argument: argument, Operation: seccomp.NotEqual, Value: value},
+		}}
+	}
+	// Zero is the caller itself. Its own number and those of its threads are
+	// refused too, since a filter cannot tell whose they are; so pinning a thread
+	// by pthread_setaffinity_np fails, and programs go on without.
+	const ioprioProcess = 1 // linux/ioprio.h
+	denied := seccomp.SyscallGroup{Action: seccomp.ActionErrno | seccomp.Action(unix.EPERM)}
+	denied.NamesWithCondtions = []seccomp.NameWithConditions{
+		when("prlimit64", 0, 0),
+		when("sched_setaffinity", 0, 0), when("sched_setscheduler", 0, 0),
+		when("sched_setparam", 0, 0), when("sched_setattr", 0, 0),
+		when("setpriority", 0, unix.PRIO_PROCESS), when("setpriority", 1, 0),
+		when("ioprio_set", 0, ioprioProcess), when("ioprio_set", 1, 0),
+	}
+	if !c.Metadata {
+		denied.Names = metadataCalls()
+		denied.NamesWithCondtions = append(denied.NamesWithCondtions, when("utimensat", 1, 0))
+	}
+	closed := seccomp.SyscallGroup{Action: refuse}
+	if !c.Network || !c.Metadata {
+		// It makes sockets and sets attributes without a call.
+		closed.Names = append(closed.Names, "io_uring_setup")
+	}
+	switch {
+	case c.Network:
+	case allowUnix:
+		closed.NamesWithCondtions = []seccomp.NameWithConditions{when("socket", 0, unix.AF_UNIX)}
+	default:
+		closed.Names = append(closed.Names, "socket")
+	}
+	return []seccomp.SyscallGroup{denied, closed}
+}
+
+const refuse = seccomp.ActionErrno | seccomp.Action(unix.EACCES)
+
+// filterFor is the filter for c; without network, unix sockets may be left to
+// Landlock. Calls in another architecture's numbers are refused whole.
+func filterFor(c Confine, allowUnix bool) ([]bpf.RawInstruction, error) {
+	native := nativeArch()
+	groups := refusedCalls(c, allowUnix)
+	for i := range groups {
+		groups[i].Names = slices.DeleteFunc(groups[i].Names, func(name string) bool {
+			_, known := native.SyscallNames[name]
+			return !known
+		})
+	}
+	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: groups}
 	program, err := policy.Assemble()
 	if err != nil {
 		return nil, err
 	}
 	// The library gives calls in another architecture's numbers its default
-	// action, which must allow here: int 0x80 would open every socket. Hence this
+	// action, which must allow here: int 0x80 would open everything. Hence this
 	// test of our own before its program, and our own loading of the whole.
-	const archOffset = 4 // in struct seccomp_data
-	return bpf.Assemble(slices.Concat([]bpf.Instruction{
+	const nrOffset, archOffset = 0, 4 // in struct seccomp_data
+	own := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: archOffset, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(native.ID), SkipTrue: 1},
 		bpf.RetConstant{Val: uint32(refuse)},
-	}, program))
+	}
+	if !c.Metadata {
+		// Newer than the library's tables.
+		own = append(own,
+			bpf.LoadAbsolute{Off: nrOffset, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_FILE_SETATTR, SkipTrue: 1},
+			bpf.RetConstant{Val: uint32(seccomp.ActionErrno) | uint32(unix.EPERM)},
+		)
+	}
+	return bpf.Assemble(slices.Concat(own, program))
 }
 
-// refuseSockets filters the calling thread for ever. It needs no_new_privs.
-func refuseSockets(allowUnix bool) error {
-	filter, err := socketFilter(allowUnix)
+// refuseCalls filters the calling thread for ever. It needs no_new_privs.
+func refuseCalls(c Confine, allowUnix bool) error {
+	filter, err := filterFor(c, allowUnix)
 	if err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}

@@ -66,6 +66,10 @@ type Confine struct {
 	// exclusion (macOS). Under Landlock everything that is not named is refused.
 	Deny    Strings `json:"deny,omitzero"`
 	Network bool    `json:"network,omitzero"`
+	// Metadata lets the tool change modes, owners, times and extended attributes
+	// by path, wherever its user may. Seatbelt needs no such leave: it takes them
+	// for writing.
+	Metadata bool `json:"metadata,omitzero"`
 }
 
 // Confinement says what the host enforces on a tool; it is kept in the started
