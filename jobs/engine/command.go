@@ -44,7 +44,7 @@ func (a *attempt) look(ctx context.Context, step schemas.Step) (any, error) {
 		return nil, err
 	}
 	command.Timeout = lookTimeout
-	command.Confine.Write, command.Confine.Network = nil, false // it only looks
+	command.Confine.Write, command.Confine.Network, command.Confine.Metadata = nil, false, false // it only looks
 	command.Confine.Read = append(command.Confine.Read, command.Dir)
 	for name := range a.vars.Artifacts {
 		// Once an output is kept it lies outside of the tool's own folder.
@@ -102,6 +102,7 @@ func (a *attempt) command(step schemas.Step) (executor.Command, error) {
 		Confine: executor.Confine{
 			Read:  slices.Concat(programFolders(prog), paths.Read, a.inPlace),
 			Write: append(slices.Clone(paths.Write), paths.Cache...), Network: a.variant.Network,
+			Metadata: !a.job.Tool.Effects.LeavesNothing(),
 		},
 	}, nil
 }
