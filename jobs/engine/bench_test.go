@@ -9,7 +9,7 @@ import (
 
 // BenchmarkReplay measures the same call again under its key, without a face.
 func BenchmarkReplay(b *testing.B) {
-	h := newHost(b, copyTool("2026-11-01"))
+	h := newHost(b, copyTool())
 	req := Request{Tool: "copy", Key: "k", Arguments: []byte(`{"output":"made.txt"}`), Purpose: jobs.PurposeProduction}
 	r, err := h.Submit(b.Context(), owner(), req)
 	if err != nil {

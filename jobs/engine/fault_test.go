@@ -44,8 +44,8 @@ run:
 }
 
 // copyTool writes one output and publishes it.
-func copyTool(version string) string {
-	return manifest("copy", version, "staged", "echo made > out/made.txt", `    slot: one
+func copyTool() string {
+	return manifest("copy", "2026-11-01", "staged", "echo made > out/made.txt", `    slot: one
     timeout: 1m
 artifacts: [{name: made, file: "'made.txt'", media_types: [text/plain], required: true}]
 publish: [{create: made, at: output}]
@@ -64,7 +64,7 @@ func TestG3EveryWriteMayFailOnce(t *testing.T) {
 	for write := 1; write <= 5; write++ {
 		t.Run(fmt.Sprint("write ", write), func(t *testing.T) {
 			t.Parallel()
-			h := newHost(t, copyTool("2026-11-01"))
+			h := newHost(t, copyTool())
 			h.store.failing(false, func(n int) error {
 				if n == write {
 					return full
@@ -87,7 +87,7 @@ func TestG3EveryWriteMayFailOnce(t *testing.T) {
 // Its hidden names stay, and the next daemon finishes the plan.
 func TestG6PlanOfUnknownCommitIsFinished(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, copyTool("2026-11-01"))
+	h := newHost(t, copyTool())
 	unknown := jobs.Errorf(jobs.CodeCommitUnknown, "who knows")
 	h.store.failing(true, func(int) error {
 		if h.planStored() {
@@ -227,7 +227,7 @@ func TestG15StartByHoldsUntilTheStart(t *testing.T) {
 // runs.
 func TestG9NoJournalNoStart(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, copyTool("2026-11-01"))
+	h := newHost(t, copyTool())
 	h.store.refuse = jobs.Errorf(jobs.CodeDiskFull, "no room")
 	for _, args := range []string{`{"output":"made.txt"}`, `{"output":`, `{"output":1}`} {
 		_, err := h.Submit(t.Context(), owner(), Request{Tool: "copy", Key: "k", Arguments: []byte(args), Purpose: jobs.PurposeProduction})
