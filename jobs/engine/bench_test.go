@@ -30,7 +30,7 @@ func BenchmarkReplay(b *testing.B) {
 
 // BenchmarkSubmit measures new calls that wait for approval, without a face.
 func BenchmarkSubmit(b *testing.B) {
-	h := newHost(b, manifest("act", "2026-11-01", "external", "true", plainResult))
+	h := newHost(b, manifest("act", "external", "true", plainResult))
 	b.SetParallelism(32)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {

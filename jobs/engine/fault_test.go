@@ -13,14 +13,14 @@ import (
 
 // manifest makes a tool that runs a shell line. It is given name, effects, line, and
 // what else the manifest says.
-func manifest(name, version, effects, line, more string) string {
+func manifest(name, effects, line, more string) string {
 	output := ""
 	if strings.Contains(more, "publish:") {
 		output = ", x-macexec: {path: output}"
 	}
 	return fmt.Sprintf(`
 tool: %s
-version: "%s"
+version: "2026-11-01"
 title: A tool of a test
 description: Does what its line says, for a test.
 effects: %s
@@ -40,12 +40,12 @@ run:
       program: sh
       argv: ["-c", %q]
 %s
-`, name, version, effects, output, line, more)
+`, name, effects, output, line, more)
 }
 
 // copyTool writes one output and publishes it.
 func copyTool() string {
-	return manifest("copy", "2026-11-01", "staged", "echo made > out/made.txt", `    slot: one
+	return manifest("copy", "staged", "echo made > out/made.txt", `    slot: one
     timeout: 1m
 artifacts: [{name: made, file: "'made.txt'", media_types: [text/plain], required: true}]
 publish: [{create: made, at: output}]
@@ -129,11 +129,11 @@ func TestG7UpgradedManifestFinishesWhatRuns(t *testing.T) {
 	for _, effects := range []string{"staged", "none"} {
 		t.Run(effects, func(t *testing.T) {
 			t.Parallel()
-			h := newHost(t, manifest("wait", "2026-11-01", effects, "while [ ! -e go ]; do sleep 0.05; done", plainResult))
+			h := newHost(t, manifest("wait", effects, "while [ ! -e go ]; do sleep 0.05; done", plainResult))
 			job := h.submit("wait", `{}`)
 			h.await(job.ID, running)
 			h.Stop()
-			h.write("tools/tool0.yaml", manifest("wait", "2026-11-01", effects, "exit 7", plainResult))
+			h.write("tools/tool0.yaml", manifest("wait", effects, "exit 7", plainResult))
 			h.write(filepath.Join("jobs", job.ID, "a1", "work", "go"), "")
 			h.start()
 			job = h.await(job.ID, settled)
@@ -149,7 +149,7 @@ func TestG7UpgradedManifestFinishesWhatRuns(t *testing.T) {
 // daemon is there.
 func TestG11SecretIsMaskedAfterARestart(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, manifest("tell", "2026-11-01", "none", `while [ ! -e go ]; do sleep 0.05; done; echo "error: it is $TOKEN"; exit 3`,
+	h := newHost(t, manifest("tell", "none", `while [ ! -e go ]; do sleep 0.05; done; echo "error: it is $TOKEN"; exit 3`,
 		"      env: {TOKEN: {cel: secrets.token}}\n"+plainResult))
 	job := h.submit("tell", `{"token":"hunter2hunter2"}`)
 	h.await(job.ID, running)
@@ -167,7 +167,7 @@ func TestG11SecretIsMaskedAfterARestart(t *testing.T) {
 // again; the job is neither failed nor out of attempts, and completes in the end.
 func TestG7LeavingEngineConcludesNothing(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, manifest("cat", "2026-11-01", "none", "cat in/input > /dev/null", plainResult))
+	h := newHost(t, manifest("cat", "none", "cat in/input > /dev/null", plainResult))
 	h.write(h.project("big"), strings.Repeat("0123456789abcdef", 4<<20)) // 64 MiB take a while to copy
 	job := h.submit("cat", `{"input":"big"}`)
 	for range 4 {
@@ -182,7 +182,7 @@ func TestG7LeavingEngineConcludesNothing(t *testing.T) {
 // TestCancelWhileStaging ends as cancelled, with the proof that nothing started.
 func TestCancelWhileStaging(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, manifest("cat", "2026-11-01", "none", "cat in/input > /dev/null", plainResult))
+	h := newHost(t, manifest("cat", "none", "cat in/input > /dev/null", plainResult))
 	h.write(h.project("big"), strings.Repeat("0123456789abcdef", 4<<20))
 	job := h.submit("cat", `{"input":"big"}`)
 	h.await(job.ID, func(j *jobs.Job) bool { return j.State != jobs.StateQueued })
@@ -201,7 +201,7 @@ func TestCancelWhileStaging(t *testing.T) {
 // TestG15StartByHoldsUntilTheStart: the time passes while the job is staging.
 func TestG15StartByHoldsUntilTheStart(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, manifest("cat", "2026-11-01", "none", "cat in/input > /dev/null", plainResult))
+	h := newHost(t, manifest("cat", "none", "cat in/input > /dev/null", plainResult))
 	h.write(h.project("some"), "some")
 	by := time.Now().Add(time.Hour)
 	h.now = func() time.Time { // the hour passes once the attempt has begun
