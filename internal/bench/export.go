@@ -17,6 +17,9 @@ import (
 // clipSeconds is how long the exported video is.
 const clipSeconds = "20"
 
+// workFolder is the name of a tool's own folder in an attempt's.
+const workFolder = "work"
+
 // makeClip repeats the short clip of the repository until it is long enough.
 func makeClip(ctx context.Context, dir, to string) error {
 	data, err := fs.ReadFile(media.Files, media.Clip)
@@ -132,7 +135,7 @@ func (b *bench) exportBare(ctx context.Context, argv []string, clip string) (cos
 	var own []string
 	for i, arg := range argv {
 		if path, ok := strings.CutPrefix(arg, "file:"); ok {
-			_, below, found := strings.Cut(path, "/work/")
+			_, below, found := strings.Cut(path, "/"+workFolder+"/")
 			if !found {
 				return cost{}, fmt.Errorf("the argument %q names a file outside of the job's folder", arg)
 			}
