@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"log/slog"
 	"maps"
@@ -155,7 +156,7 @@ func New(o Options) (*Engine, error) {
 		live:        map[string]*live{},
 		timers:      map[string]*time.Timer{},
 		earlier:     map[string]*schemas.Tool{},
-		entropy:     ulid.Monotonic(ulid.DefaultEntropy(), 0),
+		entropy:     ulid.Monotonic(rand.Reader, 0),
 	}
 	return e, nil
 }

@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -179,22 +181,30 @@ func TestG7LeavingEngineConcludesNothing(t *testing.T) {
 	h.wantState(job, jobs.StateCompleted, jobs.EndOK)
 }
 
-// TestCancelWhileStaging ends as cancelled, with the proof that nothing started.
+// TestCancelWhileStaging cancels when all is staged and the intent is about to be
+// stored: the job ends as cancelled, with the proof that nothing started.
 func TestCancelWhileStaging(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, manifest("cat", "none", "cat in/input > /dev/null", plainResult))
-	h.write(h.project("big"), strings.Repeat("0123456789abcdef", 4<<20))
-	job := h.submit("cat", `{"input":"big"}`)
-	h.await(job.ID, func(j *jobs.Job) bool { return j.State != jobs.StateQueued })
-	if _, err := h.Cancel(t.Context(), owner(), job.ID, "enough"); err != nil && jobs.CodeOf(err) != jobs.CodeStopTooLate {
-		t.Fatal(err)
-	}
-	job = h.await(job.ID, settled)
-	if job.State != jobs.StateCancelled && job.State != jobs.StateCompleted {
-		t.Fatalf("job is %s (%s): %s", job.State, job.EndReason, job.Message)
-	}
-	if job.State == jobs.StateCancelled && job.EndReason != jobs.EndCancelledByCaller {
-		t.Errorf("cancelled for %s", job.EndReason)
+	h.write(h.project("some"), "some")
+	var id atomic.Pointer[jobs.Job]
+	jobID := func() string { return id.Load().ID }
+	submitted := make(chan struct{})
+	h.store.failing(false, func(n int) error {
+		if n == 2 { // the first begins the attempt, the third is the cancel itself
+			<-submitted
+			if _, err := h.Cancel(context.Background(), owner(), jobID(), "enough"); err != nil {
+				t.Errorf("cancel: %v", err)
+			}
+		}
+		return nil
+	})
+	id.Store(h.submit("cat", `{"input":"some"}`))
+	close(submitted)
+	job := h.await(jobID(), settled)
+	h.wantState(job, jobs.StateCancelled, jobs.EndCancelledByCaller)
+	if starts(job) != 0 || job.Evidence[len(job.Evidence)-1].Kind != jobs.EvidenceNeverStarted {
+		t.Errorf("%d starts, evidence %+v", starts(job), job.Evidence)
 	}
 }
 

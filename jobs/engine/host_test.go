@@ -211,12 +211,12 @@ func (s *flakyStore) failing(done bool, fail func(int) error) {
 func (s *flakyStore) Update(ctx context.Context, id string, change func(*jobs.Job) (jobs.Note, error)) (*jobs.Job, error) {
 	s.mu.Lock()
 	s.n++
-	var err error
-	if s.fail != nil {
-		err = s.fail(s.n)
-	}
-	done := s.done
+	n, fail, done := s.n, s.fail, s.done
 	s.mu.Unlock()
+	var err error
+	if fail != nil {
+		err = fail(n) // not under the lock: it may write itself
+	}
 	if err != nil && !done {
 		return nil, err
 	}

@@ -61,9 +61,11 @@ func (e *Engine) tryAgain(id string, fault error) {
 	e.log.Error("an attempt could not be concluded; its records are looked at again", "job_id", id, "error", fault)
 	e.at(e.now().Add(e.pause), id, func() {
 		job, err := e.store.Get(context.Background(), id)
-		switch {
+		switch code := jobs.CodeOf(err); {
+		case code == jobs.CodeJobNotFound, code == jobs.CodeRecordDamaged:
+			e.log.Error("a running job's record cannot be used", "job_id", id, "error", err)
 		case err != nil:
-			e.log.Error("a running job cannot be read", "job_id", id, "error", err)
+			e.tryAgain(id, err)
 		case job.State == jobs.StateRunning:
 			e.takeUp(job)
 		case job.State == jobs.StateQueued:
