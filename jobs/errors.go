@@ -84,6 +84,10 @@ const (
 	CodeKeyConflict       Code = "IDEMPOTENCY_KEY_CONFLICT"
 	CodeKeyExpired        Code = "RESULT_EXPIRED"
 	CodeKeyFenced         Code = "KEY_FENCED"
+	CodeRunClosed         Code = "RUN_CLOSED"
+	CodeLockHeld          Code = "LOCK_HELD"
+	CodeSuperseded        Code = "ALREADY_SUPERSEDED"
+	CodeUploadInProgress  Code = "UPLOAD_IN_PROGRESS"
 	CodeStateConflict     Code = "JOB_STATE_CONFLICT"
 	CodeStopTooLate       Code = "STOP_TOO_LATE"
 	CodeApprovalDecided   Code = "APPROVAL_ALREADY_DECIDED"
@@ -138,6 +142,10 @@ func Codes() map[Code]CodeInfo {
 		CodeKeyConflict:       {ClassConflict, false, ActionUseNewKey, "the key belongs to another call; the error names its job"},
 		CodeKeyExpired:        {ClassConflict, false, ActionUseNewKey, "the key was used and its job's record has been pruned; it will not run again"},
 		CodeKeyFenced:         {ClassConflict, false, ActionUseNewKey, "the key was fenced; nothing will ever start under it"},
+		CodeRunClosed:         {ClassConflict, false, ActionNone, "the run, or a run or call that it came from, was cancelled; nothing of it starts any more. The key is still free"},
+		CodeLockHeld:          {ClassConflict, true, ActionRetryLater, "another job holds what the call needs, and the call asked not to wait; its key is still free"},
+		CodeSuperseded:        {ClassConflict, false, ActionInspectJob, "the job to supersede has a successor, which the error names"},
+		CodeUploadInProgress:  {ClassConflict, true, ActionRetryLater, "another stream of the same upload is open"},
 		CodeStateConflict:     {ClassConflict, false, ActionInspectJob, "the job's state does not allow this"},
 		CodeStopTooLate:       {ClassConflict, false, ActionInspectJob, "the job has ended or its publish plan is stored, so it can no longer be stopped"},
 		CodeApprovalDecided:   {ClassConflict, false, ActionInspectJob, "the approval was decided before, or has expired"},

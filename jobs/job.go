@@ -85,9 +85,10 @@ const (
 // WaitingFor says what a job waits for.
 type WaitingFor struct {
 	Kind     WaitKind `json:"kind"`
-	Detail   string   `json:"detail,omitempty"`   // the slot class, or the path
-	JobID    string   `json:"job_id,omitempty"`   // the job that holds the lock
-	Position int      `json:"position,omitempty"` // 1 is next
+	Detail   string   `json:"detail,omitempty"`    // the slot class, or the path
+	JobID    string   `json:"job_id,omitempty"`    // the job that holds the lock
+	JobState State    `json:"job_state,omitempty"` // of the holder: while it is unknown, only a resolution ends the wait
+	Position int      `json:"position,omitempty"`  // 1 is next
 }
 
 // StopRequest is durable before it is acknowledged.
@@ -150,6 +151,10 @@ type Artifact struct {
 	// Kept is the path inside the job's folder where the bytes lie; empty once they
 	// were moved to their destination.
 	Kept string `json:"kept,omitempty"`
+	// Folder: Size is that of all files together, SHA256 the digest of the sorted list
+	// of paths, modes and digests.
+	Folder bool `json:"folder,omitempty"`
+	Files  int  `json:"files,omitempty"` // how many files a folder has
 }
 
 // Program is an executable that a job used.
@@ -255,4 +260,14 @@ type Usage struct {
 	PeakMemory int64         `json:"peak_memory_bytes"` // largest single process
 	BytesIn    int64         `json:"bytes_in"`
 	BytesOut   int64         `json:"bytes_out"`
+	Scope      UsageScope    `json:"scope,omitempty"`
 }
+
+// UsageScope says what the CPU and memory figures cover.
+type UsageScope string
+
+// What the CPU and memory figures can cover.
+const (
+	UsageWhole   UsageScope = "whole"   // every process that the tool started
+	UsagePartial UsageScope = "partial" // others worked for the tool, or outlived the keeper
+)

@@ -16,6 +16,8 @@ const (
 	EntryChanged   EntryKind = "job.changed"   // a job changed; State, Phase, … say how
 	EntryConflict  EntryKind = "call.conflict" // another call under a used key
 	EntryRejected  EntryKind = "call.rejected" // a verdict or the policy refused a call
+	EntryFence     EntryKind = "key.fenced"    // a key was fenced while it was free
+	EntryRun       EntryKind = "run.closed"    // a run was cancelled; no later submission of it is taken
 	EntryFile      EntryKind = "file.stored"   // an upload is complete
 	EntryProject   EntryKind = "project.changed"
 	EntryHost      EntryKind = "host.changed" // the daemon started or stopped, recovery
@@ -25,7 +27,7 @@ const (
 func EntryKinds() []EntryKind {
 	return []EntryKind{
 		EntrySubmitted, EntryReplayed, EntryChanged, EntryConflict, EntryRejected,
-		EntryFile, EntryProject, EntryHost,
+		EntryFence, EntryRun, EntryFile, EntryProject, EntryHost,
 	}
 }
 

@@ -167,3 +167,25 @@ type Project struct {
 	Name string `json:"name"`
 	Root string `json:"root"` // absolute
 }
+
+// Mode says whether a host takes calls and starts jobs.
+type Mode string
+
+// The modes of a host.
+const (
+	ModeOpen     Mode = "open"     // calls are taken, and jobs start
+	ModePaused   Mode = "paused"   // calls are taken and wait; nothing starts
+	ModeDraining Mode = "draining" // new calls are refused; what was accepted is run to its end
+)
+
+// Modes lists every mode.
+func Modes() []Mode { return []Mode{ModeOpen, ModePaused, ModeDraining} }
+
+// HostMode is a mode with who set it and why. It is kept over restarts; the zero
+// value means open, and that nobody has ever set it.
+type HostMode struct {
+	Mode   Mode      `json:"mode"`
+	By     string    `json:"by,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since,omitzero"`
+}

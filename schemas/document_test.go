@@ -109,9 +109,9 @@ const goodJob = `{"id":"01J-abcdefgh","host":"abcdefgh","seq":1,"revision":2,"pr
 "tool":{"name":"t","version":"2026-11-01","manifest_digest":"","effects":"none","destructive":false},
 "verdicts":{"syntax_valid":true,"schema_valid":true,"business_valid":true,"syntax_checked":true,"schema_checked":true,"business_checked":true,"findings":[]},
 "decision":{"effect":"allow","rules":[],"reason":"","policy_version":"","decided_at":"2026-11-01T00:00:00Z"},
-"state":"queued","phase":"","waiting_for":{"kind":"slot","detail":"video","job_id":"","position":1},"end_reason":"","side_effect":"none","message":"","cause":"","retry":"","log_tail":[],
+"state":"queued","phase":"","waiting_for":{"kind":"slot","detail":"video","job_id":"","position":1,"job_state":""},"end_reason":"","side_effect":"none","message":"","cause":"","retry":"","log_tail":[],
 "attempts":[],"inputs":[],"artifacts":[],"evidence":[],"warnings":[],
-"usage":{"waiting_seconds":0,"staging_seconds":0,"running_seconds":0.25,"publishing_seconds":0,"cpu_user_seconds":0,"cpu_system_seconds":0,"peak_memory_bytes":0,"bytes_in":0,"bytes_out":0},
+"usage":{"waiting_seconds":0,"staging_seconds":0,"running_seconds":0.25,"publishing_seconds":0,"cpu_user_seconds":0,"cpu_system_seconds":0,"peak_memory_bytes":0,"bytes_in":0,"bytes_out":0,"scope":""},
 "superseded_by":"","submitted_at":"2026-11-01T00:00:00.123456789Z","omitted":[],"replayed":false}`
 
 func TestJobDocument(t *testing.T) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/macexec/macexec/jobs"
@@ -15,6 +16,7 @@ func convertHost(h engine.HostInfo) *macexecv1.HostInfo {
 		DiskFreeBytes: h.DiskFreeBytes, StartedAt: timestamp(h.StartedAt), Accepting: h.Accepting, Confinement: h.Confinement,
 		Running: int32of(h.Running), Queued: int32of(h.Queued), AwaitingApproval: int32of(h.AwaitingApproval),
 		Unknown: int32of(h.Unknown), ToolPath: slices.Clone(h.ToolPath),
+		Mode: enum[macexecv1.HostMode](cmp.Or(h.Mode.Mode, jobs.ModeOpen)), ModeBy: h.Mode.By, ModeReason: h.Mode.Reason, ModeSince: timestamp(h.Mode.Since),
 		Slots: each(h.Slots, func(s engine.Slot) *macexecv1.Slot {
 			return &macexecv1.Slot{Class: s.Class, Size: int32of(s.Size), Used: int32of(s.Used)}
 		}),
@@ -26,5 +28,5 @@ func convertProject(p jobs.Project) *macexecv1.Project {
 }
 
 func convertFile(f engine.FileInfo) *macexecv1.FileInfo {
-	return &macexecv1.FileInfo{Reference: f.Reference, Sha256: f.SHA256, Size: f.Size, MediaType: f.MediaType, Name: f.Name}
+	return &macexecv1.FileInfo{Reference: f.Reference, Sha256: f.SHA256, Size: f.Size, MediaType: f.MediaType, Name: f.Name, Folder: f.Folder, TransferSize: f.Transfer}
 }

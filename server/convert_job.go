@@ -75,7 +75,7 @@ func convertWaitingFor(w *jobs.WaitingFor) *macexecv1.WaitingFor {
 	if w == nil {
 		return nil
 	}
-	return &macexecv1.WaitingFor{Kind: enum[macexecv1.WaitKind](w.Kind), Detail: w.Detail, JobId: w.JobID, Position: int32of(w.Position)}
+	return &macexecv1.WaitingFor{Kind: enum[macexecv1.WaitKind](w.Kind), Detail: w.Detail, JobId: w.JobID, Position: int32of(w.Position), JobState: enum[macexecv1.JobState](w.JobState)}
 }
 
 func convertStop(s *jobs.StopRequest) *macexecv1.StopRequest {
@@ -117,6 +117,7 @@ func convertInput(i jobs.InputFile) *macexecv1.InputFile {
 func convertArtifact(a jobs.Artifact) *macexecv1.Artifact {
 	return &macexecv1.Artifact{
 		Name: a.Name, Size: a.Size, MediaType: a.MediaType, Sha256: a.SHA256, Project: a.Project, Path: a.Path, Kept: a.Kept,
+		Folder: a.Folder, Files: int32of(a.Files),
 	}
 }
 
@@ -145,7 +146,7 @@ func convertUsage(u jobs.Usage) *macexecv1.Usage {
 	return &macexecv1.Usage{
 		WaitingSeconds: u.Waiting.Seconds(), StagingSeconds: u.Staging.Seconds(), RunningSeconds: u.Running.Seconds(),
 		PublishingSeconds: u.Publishing.Seconds(), CpuUserSeconds: u.CPUUser.Seconds(), CpuSystemSeconds: u.CPUSystem.Seconds(),
-		PeakMemoryBytes: u.PeakMemory, BytesIn: u.BytesIn, BytesOut: u.BytesOut,
+		PeakMemoryBytes: u.PeakMemory, BytesIn: u.BytesIn, BytesOut: u.BytesOut, Scope: enum[macexecv1.UsageScope](u.Scope),
 	}
 }
 

@@ -126,6 +126,8 @@ func sample(t reflect.Type, name string) string {
 		reflect.TypeFor[jobs.DecisionEffect](): string(jobs.RequireApproval),
 		reflect.TypeFor[jobs.KeyKind]():        string(jobs.KeyJob),
 		reflect.TypeFor[jobs.EntryKind]():      string(jobs.EntryChanged),
+		reflect.TypeFor[jobs.UsageScope]():     string(jobs.UsageWhole),
+		reflect.TypeFor[jobs.Mode]():           string(jobs.ModePaused),
 	}
 	switch s, listed := samples[t]; {
 	case listed:

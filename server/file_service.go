@@ -18,7 +18,7 @@ import (
 const chunkSize = 256 << 10
 
 type fileService struct {
-	macexecv1.UnsafeFileServiceServer
+	macexecv1.UnimplementedFileServiceServer
 
 	server *Server
 }

@@ -8,7 +8,7 @@ import (
 )
 
 type hostService struct {
-	macexecv1.UnsafeHostServiceServer
+	macexecv1.UnimplementedHostServiceServer
 
 	server *Server
 }

@@ -16,7 +16,7 @@ import (
 )
 
 type jobService struct {
-	macexecv1.UnsafeJobServiceServer
+	macexecv1.UnimplementedJobServiceServer
 
 	server *Server
 }

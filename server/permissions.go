@@ -30,9 +30,14 @@ func permissions() map[string]Role {
 		macexecv1.JobService_CancelJob_FullMethodName:   RoleCaller,
 		macexecv1.JobService_ApproveJob_FullMethodName:  RoleApprover,
 		macexecv1.JobService_DenyJob_FullMethodName:     RoleApprover,
+		macexecv1.JobService_CancelRun_FullMethodName:   RoleCaller,
+		macexecv1.JobService_FenceKey_FullMethodName:    RoleCaller,
+		macexecv1.JobService_WaitJob_FullMethodName:     RoleViewer,
+		macexecv1.JobService_SumUsage_FullMethodName:    RoleViewer,
 		macexecv1.JobService_ResolveJob_FullMethodName:  RoleOperator,
 
 		macexecv1.FileService_UploadFile_FullMethodName:   RoleCaller,
+		macexecv1.FileService_StatUpload_FullMethodName:   RoleCaller,
 		macexecv1.FileService_DownloadFile_FullMethodName: RoleViewer,
 		macexecv1.FileService_StatFile_FullMethodName:     RoleViewer,
 
@@ -44,6 +49,8 @@ func permissions() map[string]Role {
 		macexecv1.HostService_ListProjects_FullMethodName:  RoleViewer,
 		macexecv1.HostService_AddProject_FullMethodName:    RoleOperator,
 		macexecv1.HostService_RemoveProject_FullMethodName: RoleOperator,
+		macexecv1.HostService_SetHostMode_FullMethodName:   RoleOperator,
+		macexecv1.HostService_ReloadConfig_FullMethodName:  RoleOperator,
 
 		healthpb.Health_Check_FullMethodName: roleNone,
 		healthpb.Health_List_FullMethodName:  roleNone,

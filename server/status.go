@@ -41,7 +41,7 @@ func grpcCode(code jobs.Code, class jobs.Class) codes.Code {
 		return codes.Unauthenticated
 	case jobs.CodeKeyConflict, jobs.CodeProjectExists:
 		return codes.AlreadyExists
-	case jobs.CodeProjectInUse, jobs.CodeDigestMismatch:
+	case jobs.CodeProjectInUse, jobs.CodeDigestMismatch, jobs.CodeLockHeld, jobs.CodeUploadInProgress:
 		return codes.Aborted // the very same request may succeed later
 	case jobs.CodeCursorExpired:
 		return codes.OutOfRange

@@ -31,7 +31,8 @@ func TestExitCodeOfEveryError(t *testing.T) {
 		exitRefused: {
 			jobs.CodeToolNotFound, jobs.CodeJobNotFound, jobs.CodeFileNotFound, jobs.CodeProjectNotFound,
 			jobs.CodeProjectExists, jobs.CodeProjectInUse, jobs.CodeArtifactChanged, jobs.CodeArtifactGone,
-			jobs.CodeOtherHost, jobs.CodeKeyFenced, jobs.CodeStateConflict, jobs.CodeStopTooLate,
+			jobs.CodeOtherHost, jobs.CodeKeyFenced, jobs.CodeRunClosed, jobs.CodeLockHeld, jobs.CodeSuperseded,
+			jobs.CodeUploadInProgress, jobs.CodeStateConflict, jobs.CodeStopTooLate,
 			jobs.CodeApprovalDecided, jobs.CodeTooLate, jobs.CodeDigestMismatch, jobs.CodeFileTooLarge,
 			jobs.CodeCursorExpired, jobs.CodeDiskFull, jobs.CodeDraining, jobs.CodeCannotServe,
 		},

@@ -136,6 +136,8 @@ type FileInfo struct {
 	SHA256    string
 	Size      int64
 	MediaType string
+	Folder    bool  // it is sent as a tar
+	Transfer  int64 // bytes that a download sends
 }
 
 // File is an opened stored file.
@@ -149,7 +151,8 @@ type HostInfo struct {
 	CPUs                                                               int
 	MemoryBytes, DiskFreeBytes                                         int64
 	StartedAt                                                          time.Time
-	Accepting                                                          bool
+	Accepting                                                          bool // new calls are taken
+	Mode                                                               jobs.HostMode
 	Confinement                                                        string // what this host can enforce, in words
 	Running, Queued, AwaitingApproval, Unknown                         int
 	Slots                                                              []Slot

@@ -59,11 +59,11 @@ func TestMarshal(t *testing.T) {
 		},
 		"an enum value of a later version": {
 			&macexecv1.WaitingFor{Kind: 99},
-			`{"kind":"unrecognized_99","detail":"","job_id":"","position":0}`,
+			`{"kind":"unrecognized_99","detail":"","job_id":"","position":0,"job_state":""}`,
 		},
 		"the set member of a oneof": {
 			&macexecv1.UploadFileRequest{Part: &macexecv1.UploadFileRequest_Start{Start: &macexecv1.UploadStart{}}},
-			`{"start":{"sha256":""}}`,
+			`{"start":{"sha256":"","offset":0}}`,
 		},
 	}
 	for name, c := range cases {

@@ -146,7 +146,7 @@ func scalar(outer, f protoreflect.FieldDescriptor, turn int) protoreflect.Value 
 // text is a string that the field may hold.
 func text(f protoreflect.FieldDescriptor, turn int) string {
 	kinds := []string{
-		"job.submitted", "job.replayed", "job.changed", "call.conflict", "call.rejected",
+		"job.submitted", "job.replayed", "job.changed", "call.conflict", "call.rejected", "key.fenced", "run.closed",
 		"file.stored", "project.changed", "host.changed",
 	}
 	name := string(f.Name())

@@ -261,7 +261,8 @@ type Options struct {
 	OnLock OnLock `protobuf:"varint,2,opt,name=on_lock,json=onLock,proto3,enum=macexec.v1.OnLock" json:"on_lock,omitempty"`
 	// At most one job of the call's context_id is in flight at a time.
 	SerialContext bool `protobuf:"varint,3,opt,name=serial_context,json=serialContext,proto3" json:"serial_context,omitempty"`
-	// Higher starts earlier, within the bounds that the host sets. 0 is normal.
+	// Among the jobs of one principal, higher starts earlier: -10 to 10, 0 is normal.
+	// Each step is worth one minute of waiting.
 	Priority int32 `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"`
 	// Shortens the tool's own time limit, in seconds; 0: the tool's own.
 	TimeoutSeconds float64 `protobuf:"fixed64,5,opt,name=timeout_seconds,json=timeoutSeconds,proto3" json:"timeout_seconds,omitempty"`

@@ -34,7 +34,12 @@ type FileInfo struct {
 	MediaType string `protobuf:"bytes,4,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
 	// A plain file name for it; empty for an upload. Bytes that are not UTF-8 are
 	// shown as U+FFFD.
-	Name          string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	// It is a folder and is sent as a tar. Then sha256 is the digest of the folder
+	// (of its sorted list of paths, modes and digests), not of the tar.
+	Folder bool `protobuf:"varint,6,opt,name=folder,proto3" json:"folder,omitempty"`
+	// Bytes that a download sends: size, or the size of the tar.
+	TransferSize  int64 `protobuf:"varint,7,opt,name=transfer_size,json=transferSize,proto3" json:"transfer_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -102,6 +107,20 @@ func (x *FileInfo) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *FileInfo) GetFolder() bool {
+	if x != nil {
+		return x.Folder
+	}
+	return false
+}
+
+func (x *FileInfo) GetTransferSize() int64 {
+	if x != nil {
+		return x.TransferSize
+	}
+	return 0
 }
 
 // Request of FileService.UploadFile.
@@ -197,7 +216,9 @@ type UploadStart struct {
 	// Hex SHA-256 of the content, to be compared; empty: not known before.
 	Sha256 string `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	// Bytes, to be compared; unset: not known before.
-	Size          *int64 `protobuf:"varint,2,opt,name=size,proto3,oneof" json:"size,omitempty"`
+	Size *int64 `protobuf:"varint,2,opt,name=size,proto3,oneof" json:"size,omitempty"`
+	// Where the first chunk goes on: what StatUpload said. 0 begins anew.
+	Offset        int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -246,6 +267,123 @@ func (x *UploadStart) GetSize() int64 {
 	return 0
 }
 
+func (x *UploadStart) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+// Request of FileService.StatUpload.
+type StatUploadRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hex SHA-256 of the content.
+	Sha256 string `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Its size in bytes.
+	Size          int64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatUploadRequest) Reset() {
+	*x = StatUploadRequest{}
+	mi := &file_macexec_v1_file_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatUploadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatUploadRequest) ProtoMessage() {}
+
+func (x *StatUploadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_file_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatUploadRequest.ProtoReflect.Descriptor instead.
+func (*StatUploadRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *StatUploadRequest) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *StatUploadRequest) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+// Response of FileService.StatUpload.
+type StatUploadResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file, once it is there; then nothing needs to be sent.
+	File *FileInfo `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// How many bytes have come in: the offset for the next UploadFile.
+	Offset        int64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatUploadResponse) Reset() {
+	*x = StatUploadResponse{}
+	mi := &file_macexec_v1_file_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatUploadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatUploadResponse) ProtoMessage() {}
+
+func (x *StatUploadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_file_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatUploadResponse.ProtoReflect.Descriptor instead.
+func (*StatUploadResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StatUploadResponse) GetFile() *FileInfo {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+func (x *StatUploadResponse) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
 // Response of FileService.UploadFile.
 type UploadFileResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -257,7 +395,7 @@ type UploadFileResponse struct {
 
 func (x *UploadFileResponse) Reset() {
 	*x = UploadFileResponse{}
-	mi := &file_macexec_v1_file_service_proto_msgTypes[3]
+	mi := &file_macexec_v1_file_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -269,7 +407,7 @@ func (x *UploadFileResponse) String() string {
 func (*UploadFileResponse) ProtoMessage() {}
 
 func (x *UploadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_file_service_proto_msgTypes[3]
+	mi := &file_macexec_v1_file_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -282,7 +420,7 @@ func (x *UploadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadFileResponse.ProtoReflect.Descriptor instead.
 func (*UploadFileResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{3}
+	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *UploadFileResponse) GetFile() *FileInfo {
@@ -305,7 +443,7 @@ type DownloadFileRequest struct {
 
 func (x *DownloadFileRequest) Reset() {
 	*x = DownloadFileRequest{}
-	mi := &file_macexec_v1_file_service_proto_msgTypes[4]
+	mi := &file_macexec_v1_file_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -317,7 +455,7 @@ func (x *DownloadFileRequest) String() string {
 func (*DownloadFileRequest) ProtoMessage() {}
 
 func (x *DownloadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_file_service_proto_msgTypes[4]
+	mi := &file_macexec_v1_file_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -330,7 +468,7 @@ func (x *DownloadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadFileRequest.ProtoReflect.Descriptor instead.
 func (*DownloadFileRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{4}
+	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DownloadFileRequest) GetReference() string {
@@ -362,7 +500,7 @@ type DownloadFileResponse struct {
 
 func (x *DownloadFileResponse) Reset() {
 	*x = DownloadFileResponse{}
-	mi := &file_macexec_v1_file_service_proto_msgTypes[5]
+	mi := &file_macexec_v1_file_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -374,7 +512,7 @@ func (x *DownloadFileResponse) String() string {
 func (*DownloadFileResponse) ProtoMessage() {}
 
 func (x *DownloadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_file_service_proto_msgTypes[5]
+	mi := &file_macexec_v1_file_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -387,7 +525,7 @@ func (x *DownloadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadFileResponse.ProtoReflect.Descriptor instead.
 func (*DownloadFileResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{5}
+	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DownloadFileResponse) GetFile() *FileInfo {
@@ -422,7 +560,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_macexec_v1_file_service_proto_msgTypes[6]
+	mi := &file_macexec_v1_file_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -434,7 +572,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_file_service_proto_msgTypes[6]
+	mi := &file_macexec_v1_file_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -447,7 +585,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{6}
+	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StatFileRequest) GetReference() string {
@@ -468,7 +606,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_macexec_v1_file_service_proto_msgTypes[7]
+	mi := &file_macexec_v1_file_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -480,7 +618,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_file_service_proto_msgTypes[7]
+	mi := &file_macexec_v1_file_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -493,7 +631,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{7}
+	return file_macexec_v1_file_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StatFileResponse) GetFile() *FileInfo {
@@ -508,22 +646,31 @@ var File_macexec_v1_file_service_proto protoreflect.FileDescriptor
 const file_macexec_v1_file_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1dmacexec/v1/file_service.proto\x12\n" +
-	"macexec.v1\"\x87\x01\n" +
+	"macexec.v1\"\xc4\x01\n" +
 	"\bFileInfo\x12\x1c\n" +
 	"\treference\x18\x01 \x01(\tR\treference\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x1d\n" +
 	"\n" +
 	"media_type\x18\x04 \x01(\tR\tmediaType\x12\x12\n" +
-	"\x04name\x18\x05 \x01(\tR\x04name\"d\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
+	"\x06folder\x18\x06 \x01(\bR\x06folder\x12#\n" +
+	"\rtransfer_size\x18\a \x01(\x03R\ftransferSize\"d\n" +
 	"\x11UploadFileRequest\x12/\n" +
 	"\x05start\x18\x01 \x01(\v2\x17.macexec.v1.UploadStartH\x00R\x05start\x12\x16\n" +
 	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunkB\x06\n" +
-	"\x04part\"G\n" +
+	"\x04part\"_\n" +
 	"\vUploadStart\x12\x16\n" +
 	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x17\n" +
-	"\x04size\x18\x02 \x01(\x03H\x00R\x04size\x88\x01\x01B\a\n" +
-	"\x05_size\">\n" +
+	"\x04size\x18\x02 \x01(\x03H\x00R\x04size\x88\x01\x01\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x03R\x06offsetB\a\n" +
+	"\x05_size\"?\n" +
+	"\x11StatUploadRequest\x12\x16\n" +
+	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\"V\n" +
+	"\x12StatUploadResponse\x12(\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.macexec.v1.FileInfoR\x04file\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\">\n" +
 	"\x12UploadFileResponse\x12(\n" +
 	"\x04file\x18\x01 \x01(\v2\x14.macexec.v1.FileInfoR\x04file\"K\n" +
 	"\x13DownloadFileRequest\x12\x1c\n" +
@@ -536,10 +683,12 @@ const file_macexec_v1_file_service_proto_rawDesc = "" +
 	"\x0fStatFileRequest\x12\x1c\n" +
 	"\treference\x18\x01 \x01(\tR\treference\"<\n" +
 	"\x10StatFileResponse\x12(\n" +
-	"\x04file\x18\x01 \x01(\v2\x14.macexec.v1.FileInfoR\x04file2\xf8\x01\n" +
+	"\x04file\x18\x01 \x01(\v2\x14.macexec.v1.FileInfoR\x04file2\xc5\x02\n" +
 	"\vFileService\x12M\n" +
 	"\n" +
-	"UploadFile\x12\x1d.macexec.v1.UploadFileRequest\x1a\x1e.macexec.v1.UploadFileResponse(\x01\x12S\n" +
+	"UploadFile\x12\x1d.macexec.v1.UploadFileRequest\x1a\x1e.macexec.v1.UploadFileResponse(\x01\x12K\n" +
+	"\n" +
+	"StatUpload\x12\x1d.macexec.v1.StatUploadRequest\x1a\x1e.macexec.v1.StatUploadResponse\x12S\n" +
 	"\fDownloadFile\x12\x1f.macexec.v1.DownloadFileRequest\x1a .macexec.v1.DownloadFileResponse0\x01\x12E\n" +
 	"\bStatFile\x12\x1b.macexec.v1.StatFileRequest\x1a\x1c.macexec.v1.StatFileResponseB7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
 
@@ -555,33 +704,38 @@ func file_macexec_v1_file_service_proto_rawDescGZIP() []byte {
 	return file_macexec_v1_file_service_proto_rawDescData
 }
 
-var file_macexec_v1_file_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_macexec_v1_file_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_macexec_v1_file_service_proto_goTypes = []any{
 	(*FileInfo)(nil),             // 0: macexec.v1.FileInfo
 	(*UploadFileRequest)(nil),    // 1: macexec.v1.UploadFileRequest
 	(*UploadStart)(nil),          // 2: macexec.v1.UploadStart
-	(*UploadFileResponse)(nil),   // 3: macexec.v1.UploadFileResponse
-	(*DownloadFileRequest)(nil),  // 4: macexec.v1.DownloadFileRequest
-	(*DownloadFileResponse)(nil), // 5: macexec.v1.DownloadFileResponse
-	(*StatFileRequest)(nil),      // 6: macexec.v1.StatFileRequest
-	(*StatFileResponse)(nil),     // 7: macexec.v1.StatFileResponse
+	(*StatUploadRequest)(nil),    // 3: macexec.v1.StatUploadRequest
+	(*StatUploadResponse)(nil),   // 4: macexec.v1.StatUploadResponse
+	(*UploadFileResponse)(nil),   // 5: macexec.v1.UploadFileResponse
+	(*DownloadFileRequest)(nil),  // 6: macexec.v1.DownloadFileRequest
+	(*DownloadFileResponse)(nil), // 7: macexec.v1.DownloadFileResponse
+	(*StatFileRequest)(nil),      // 8: macexec.v1.StatFileRequest
+	(*StatFileResponse)(nil),     // 9: macexec.v1.StatFileResponse
 }
 var file_macexec_v1_file_service_proto_depIdxs = []int32{
 	2, // 0: macexec.v1.UploadFileRequest.start:type_name -> macexec.v1.UploadStart
-	0, // 1: macexec.v1.UploadFileResponse.file:type_name -> macexec.v1.FileInfo
-	0, // 2: macexec.v1.DownloadFileResponse.file:type_name -> macexec.v1.FileInfo
-	0, // 3: macexec.v1.StatFileResponse.file:type_name -> macexec.v1.FileInfo
-	1, // 4: macexec.v1.FileService.UploadFile:input_type -> macexec.v1.UploadFileRequest
-	4, // 5: macexec.v1.FileService.DownloadFile:input_type -> macexec.v1.DownloadFileRequest
-	6, // 6: macexec.v1.FileService.StatFile:input_type -> macexec.v1.StatFileRequest
-	3, // 7: macexec.v1.FileService.UploadFile:output_type -> macexec.v1.UploadFileResponse
-	5, // 8: macexec.v1.FileService.DownloadFile:output_type -> macexec.v1.DownloadFileResponse
-	7, // 9: macexec.v1.FileService.StatFile:output_type -> macexec.v1.StatFileResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	0, // 1: macexec.v1.StatUploadResponse.file:type_name -> macexec.v1.FileInfo
+	0, // 2: macexec.v1.UploadFileResponse.file:type_name -> macexec.v1.FileInfo
+	0, // 3: macexec.v1.DownloadFileResponse.file:type_name -> macexec.v1.FileInfo
+	0, // 4: macexec.v1.StatFileResponse.file:type_name -> macexec.v1.FileInfo
+	1, // 5: macexec.v1.FileService.UploadFile:input_type -> macexec.v1.UploadFileRequest
+	3, // 6: macexec.v1.FileService.StatUpload:input_type -> macexec.v1.StatUploadRequest
+	6, // 7: macexec.v1.FileService.DownloadFile:input_type -> macexec.v1.DownloadFileRequest
+	8, // 8: macexec.v1.FileService.StatFile:input_type -> macexec.v1.StatFileRequest
+	5, // 9: macexec.v1.FileService.UploadFile:output_type -> macexec.v1.UploadFileResponse
+	4, // 10: macexec.v1.FileService.StatUpload:output_type -> macexec.v1.StatUploadResponse
+	7, // 11: macexec.v1.FileService.DownloadFile:output_type -> macexec.v1.DownloadFileResponse
+	9, // 12: macexec.v1.FileService.StatFile:output_type -> macexec.v1.StatFileResponse
+	9, // [9:13] is the sub-list for method output_type
+	5, // [5:9] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_macexec_v1_file_service_proto_init() }
@@ -600,7 +754,7 @@ func file_macexec_v1_file_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_macexec_v1_file_service_proto_rawDesc), len(file_macexec_v1_file_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

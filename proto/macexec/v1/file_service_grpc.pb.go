@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	FileService_UploadFile_FullMethodName   = "/macexec.v1.FileService/UploadFile"
+	FileService_StatUpload_FullMethodName   = "/macexec.v1.FileService/StatUpload"
 	FileService_DownloadFile_FullMethodName = "/macexec.v1.FileService/DownloadFile"
 	FileService_StatFile_FullMethodName     = "/macexec.v1.FileService/StatFile"
 )
@@ -35,11 +36,18 @@ const (
 // capability: a file that somebody else uploaded is not found.
 type FileServiceClient interface {
 	// UploadFile stores a file under its SHA-256. The first message is the start, all
-	// others are chunks. The file is there once the answer is; a stream that ends
-	// early leaves nothing. Uploading the same content again changes nothing.
-	// Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, DISK_FULL, REQUEST_INVALID.
+	// others are chunks. The file is there once the answer is. What came of a stream
+	// that ended early is kept for a while if the start named digest and size, so that
+	// another can go on from there; otherwise it leaves nothing. Room for the whole
+	// size is reserved at the start. Uploading the same content again changes nothing.
+	// Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, DISK_FULL, REQUEST_INVALID (an offset
+	// that is not where the upload stands), UPLOAD_IN_PROGRESS (another stream of the
+	// same upload is open).
 	UploadFile(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[UploadFileRequest, UploadFileResponse], error)
-	// DownloadFile streams a file. The first message describes it and may carry no
+	// StatUpload says how much of an upload has come in. Errors: REQUEST_INVALID.
+	StatUpload(ctx context.Context, in *StatUploadRequest, opts ...grpc.CallOption) (*StatUploadResponse, error)
+	// DownloadFile streams a file; a folder as a tar, always the same bytes for the
+	// same content. The first message describes it and may carry no
 	// data. Errors: FILE_NOT_FOUND, ARTIFACT_CHANGED, ARTIFACT_GONE,
 	// JOB_ON_OTHER_HOST, REQUEST_INVALID (an offset beyond the end).
 	DownloadFile(ctx context.Context, in *DownloadFileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadFileResponse], error)
@@ -67,6 +75,16 @@ func (c *fileServiceClient) UploadFile(ctx context.Context, opts ...grpc.CallOpt
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FileService_UploadFileClient = grpc.ClientStreamingClient[UploadFileRequest, UploadFileResponse]
+
+func (c *fileServiceClient) StatUpload(ctx context.Context, in *StatUploadRequest, opts ...grpc.CallOption) (*StatUploadResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StatUploadResponse)
+	err := c.cc.Invoke(ctx, FileService_StatUpload_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *fileServiceClient) DownloadFile(ctx context.Context, in *DownloadFileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadFileResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -108,11 +126,18 @@ func (c *fileServiceClient) StatFile(ctx context.Context, in *StatFileRequest, o
 // capability: a file that somebody else uploaded is not found.
 type FileServiceServer interface {
 	// UploadFile stores a file under its SHA-256. The first message is the start, all
-	// others are chunks. The file is there once the answer is; a stream that ends
-	// early leaves nothing. Uploading the same content again changes nothing.
-	// Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, DISK_FULL, REQUEST_INVALID.
+	// others are chunks. The file is there once the answer is. What came of a stream
+	// that ended early is kept for a while if the start named digest and size, so that
+	// another can go on from there; otherwise it leaves nothing. Room for the whole
+	// size is reserved at the start. Uploading the same content again changes nothing.
+	// Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, DISK_FULL, REQUEST_INVALID (an offset
+	// that is not where the upload stands), UPLOAD_IN_PROGRESS (another stream of the
+	// same upload is open).
 	UploadFile(grpc.ClientStreamingServer[UploadFileRequest, UploadFileResponse]) error
-	// DownloadFile streams a file. The first message describes it and may carry no
+	// StatUpload says how much of an upload has come in. Errors: REQUEST_INVALID.
+	StatUpload(context.Context, *StatUploadRequest) (*StatUploadResponse, error)
+	// DownloadFile streams a file; a folder as a tar, always the same bytes for the
+	// same content. The first message describes it and may carry no
 	// data. Errors: FILE_NOT_FOUND, ARTIFACT_CHANGED, ARTIFACT_GONE,
 	// JOB_ON_OTHER_HOST, REQUEST_INVALID (an offset beyond the end).
 	DownloadFile(*DownloadFileRequest, grpc.ServerStreamingServer[DownloadFileResponse]) error
@@ -130,6 +155,9 @@ type UnimplementedFileServiceServer struct{}
 
 func (UnimplementedFileServiceServer) UploadFile(grpc.ClientStreamingServer[UploadFileRequest, UploadFileResponse]) error {
 	return status.Error(codes.Unimplemented, "method UploadFile not implemented")
+}
+func (UnimplementedFileServiceServer) StatUpload(context.Context, *StatUploadRequest) (*StatUploadResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StatUpload not implemented")
 }
 func (UnimplementedFileServiceServer) DownloadFile(*DownloadFileRequest, grpc.ServerStreamingServer[DownloadFileResponse]) error {
 	return status.Error(codes.Unimplemented, "method DownloadFile not implemented")
@@ -164,6 +192,24 @@ func _FileService_UploadFile_Handler(srv interface{}, stream grpc.ServerStream) 
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FileService_UploadFileServer = grpc.ClientStreamingServer[UploadFileRequest, UploadFileResponse]
+
+func _FileService_StatUpload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StatUploadRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FileServiceServer).StatUpload(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FileService_StatUpload_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FileServiceServer).StatUpload(ctx, req.(*StatUploadRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _FileService_DownloadFile_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(DownloadFileRequest)
@@ -201,6 +247,10 @@ var FileService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "macexec.v1.FileService",
 	HandlerType: (*FileServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "StatUpload",
+			Handler:    _FileService_StatUpload_Handler,
+		},
 		{
 			MethodName: "StatFile",
 			Handler:    _FileService_StatFile_Handler,

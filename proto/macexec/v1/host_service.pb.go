@@ -22,6 +22,64 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// HostMode says whether a host takes calls and starts jobs. The health service
+// says SERVING only while it is open.
+type HostMode int32
+
+const (
+	// Not said.
+	HostMode_HOST_MODE_UNSPECIFIED HostMode = 0
+	// Calls are taken, and jobs start.
+	HostMode_HOST_MODE_OPEN HostMode = 1
+	// Calls are taken and wait; nothing starts. What runs goes on.
+	HostMode_HOST_MODE_PAUSED HostMode = 2
+	// New calls are refused (HOST_DRAINING); what was accepted is run to its end.
+	HostMode_HOST_MODE_DRAINING HostMode = 3
+)
+
+// Enum value maps for HostMode.
+var (
+	HostMode_name = map[int32]string{
+		0: "HOST_MODE_UNSPECIFIED",
+		1: "HOST_MODE_OPEN",
+		2: "HOST_MODE_PAUSED",
+		3: "HOST_MODE_DRAINING",
+	}
+	HostMode_value = map[string]int32{
+		"HOST_MODE_UNSPECIFIED": 0,
+		"HOST_MODE_OPEN":        1,
+		"HOST_MODE_PAUSED":      2,
+		"HOST_MODE_DRAINING":    3,
+	}
+)
+
+func (x HostMode) Enum() *HostMode {
+	p := new(HostMode)
+	*p = x
+	return p
+}
+
+func (x HostMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (HostMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_macexec_v1_host_service_proto_enumTypes[0].Descriptor()
+}
+
+func (HostMode) Type() protoreflect.EnumType {
+	return &file_macexec_v1_host_service_proto_enumTypes[0]
+}
+
+func (x HostMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use HostMode.Descriptor instead.
+func (HostMode) EnumDescriptor() ([]byte, []int) {
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{0}
+}
+
 // Request of HostService.GetHost.
 type GetHostRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -147,7 +205,15 @@ type HostInfo struct {
 	// The slots, by class.
 	Slots []*Slot `protobuf:"bytes,19,rep,name=slots,proto3" json:"slots,omitempty"`
 	// Where programs are looked for, in order.
-	ToolPath      []string `protobuf:"bytes,20,rep,name=tool_path,json=toolPath,proto3" json:"tool_path,omitempty"`
+	ToolPath []string `protobuf:"bytes,20,rep,name=tool_path,json=toolPath,proto3" json:"tool_path,omitempty"`
+	// Whether calls are taken and jobs started.
+	Mode HostMode `protobuf:"varint,21,opt,name=mode,proto3,enum=macexec.v1.HostMode" json:"mode,omitempty"`
+	// Who set the mode, when, and why; unset while it was never set.
+	ModeBy string `protobuf:"bytes,22,opt,name=mode_by,json=modeBy,proto3" json:"mode_by,omitempty"`
+	// Why.
+	ModeReason string `protobuf:"bytes,23,opt,name=mode_reason,json=modeReason,proto3" json:"mode_reason,omitempty"`
+	// Since when.
+	ModeSince     *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=mode_since,json=modeSince,proto3" json:"mode_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -322,6 +388,227 @@ func (x *HostInfo) GetToolPath() []string {
 	return nil
 }
 
+func (x *HostInfo) GetMode() HostMode {
+	if x != nil {
+		return x.Mode
+	}
+	return HostMode_HOST_MODE_UNSPECIFIED
+}
+
+func (x *HostInfo) GetModeBy() string {
+	if x != nil {
+		return x.ModeBy
+	}
+	return ""
+}
+
+func (x *HostInfo) GetModeReason() string {
+	if x != nil {
+		return x.ModeReason
+	}
+	return ""
+}
+
+func (x *HostInfo) GetModeSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ModeSince
+	}
+	return nil
+}
+
+// Request of HostService.SetHostMode.
+type SetHostModeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The mode.
+	Mode HostMode `protobuf:"varint,1,opt,name=mode,proto3,enum=macexec.v1.HostMode" json:"mode,omitempty"`
+	// Why; shown to whoever asks about the host.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetHostModeRequest) Reset() {
+	*x = SetHostModeRequest{}
+	mi := &file_macexec_v1_host_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetHostModeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetHostModeRequest) ProtoMessage() {}
+
+func (x *SetHostModeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_host_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetHostModeRequest.ProtoReflect.Descriptor instead.
+func (*SetHostModeRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SetHostModeRequest) GetMode() HostMode {
+	if x != nil {
+		return x.Mode
+	}
+	return HostMode_HOST_MODE_UNSPECIFIED
+}
+
+func (x *SetHostModeRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Response of HostService.SetHostMode.
+type SetHostModeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The host in its new mode.
+	Host          *HostInfo `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetHostModeResponse) Reset() {
+	*x = SetHostModeResponse{}
+	mi := &file_macexec_v1_host_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetHostModeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetHostModeResponse) ProtoMessage() {}
+
+func (x *SetHostModeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_host_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetHostModeResponse.ProtoReflect.Descriptor instead.
+func (*SetHostModeResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SetHostModeResponse) GetHost() *HostInfo {
+	if x != nil {
+		return x.Host
+	}
+	return nil
+}
+
+// Request of HostService.ReloadConfig.
+type ReloadConfigRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReloadConfigRequest) Reset() {
+	*x = ReloadConfigRequest{}
+	mi := &file_macexec_v1_host_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReloadConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReloadConfigRequest) ProtoMessage() {}
+
+func (x *ReloadConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_host_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReloadConfigRequest.ProtoReflect.Descriptor instead.
+func (*ReloadConfigRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{5}
+}
+
+// Response of HostService.ReloadConfig.
+type ReloadConfigResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The fields whose change is in force now, as JSON pointers.
+	Applied []string `protobuf:"bytes,1,rep,name=applied,proto3" json:"applied,omitempty"`
+	// The fields whose change needs a restart of the daemon.
+	NeedsRestart  []string `protobuf:"bytes,2,rep,name=needs_restart,json=needsRestart,proto3" json:"needs_restart,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReloadConfigResponse) Reset() {
+	*x = ReloadConfigResponse{}
+	mi := &file_macexec_v1_host_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReloadConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReloadConfigResponse) ProtoMessage() {}
+
+func (x *ReloadConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_host_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReloadConfigResponse.ProtoReflect.Descriptor instead.
+func (*ReloadConfigResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReloadConfigResponse) GetApplied() []string {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
+func (x *ReloadConfigResponse) GetNeedsRestart() []string {
+	if x != nil {
+		return x.NeedsRestart
+	}
+	return nil
+}
+
 // Slot is how many jobs of one class may run at a time.
 type Slot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -337,7 +624,7 @@ type Slot struct {
 
 func (x *Slot) Reset() {
 	*x = Slot{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[3]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +636,7 @@ func (x *Slot) String() string {
 func (*Slot) ProtoMessage() {}
 
 func (x *Slot) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[3]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +649,7 @@ func (x *Slot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slot.ProtoReflect.Descriptor instead.
 func (*Slot) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{3}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Slot) GetClass() string {
@@ -395,7 +682,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[4]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -407,7 +694,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[4]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -420,7 +707,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{4}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{8}
 }
 
 // Response of HostService.WhoAmI.
@@ -434,7 +721,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[5]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +733,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[5]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +746,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{5}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WhoAmIResponse) GetIdentity() *Identity {
@@ -489,7 +776,7 @@ type Identity struct {
 
 func (x *Identity) Reset() {
 	*x = Identity{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[6]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -501,7 +788,7 @@ func (x *Identity) String() string {
 func (*Identity) ProtoMessage() {}
 
 func (x *Identity) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[6]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -514,7 +801,7 @@ func (x *Identity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Identity.ProtoReflect.Descriptor instead.
 func (*Identity) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{6}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Identity) GetPrincipal() string {
@@ -565,7 +852,7 @@ type Project struct {
 
 func (x *Project) Reset() {
 	*x = Project{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[7]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +864,7 @@ func (x *Project) String() string {
 func (*Project) ProtoMessage() {}
 
 func (x *Project) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[7]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +877,7 @@ func (x *Project) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Project.ProtoReflect.Descriptor instead.
 func (*Project) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{7}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Project) GetName() string {
@@ -620,7 +907,7 @@ type ListProjectsRequest struct {
 
 func (x *ListProjectsRequest) Reset() {
 	*x = ListProjectsRequest{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[8]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -632,7 +919,7 @@ func (x *ListProjectsRequest) String() string {
 func (*ListProjectsRequest) ProtoMessage() {}
 
 func (x *ListProjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[8]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -645,7 +932,7 @@ func (x *ListProjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProjectsRequest.ProtoReflect.Descriptor instead.
 func (*ListProjectsRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{8}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListProjectsRequest) GetPageSize() int32 {
@@ -675,7 +962,7 @@ type ListProjectsResponse struct {
 
 func (x *ListProjectsResponse) Reset() {
 	*x = ListProjectsResponse{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[9]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +974,7 @@ func (x *ListProjectsResponse) String() string {
 func (*ListProjectsResponse) ProtoMessage() {}
 
 func (x *ListProjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[9]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +987,7 @@ func (x *ListProjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProjectsResponse.ProtoReflect.Descriptor instead.
 func (*ListProjectsResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{9}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListProjectsResponse) GetProjects() []*Project {
@@ -728,7 +1015,7 @@ type AddProjectRequest struct {
 
 func (x *AddProjectRequest) Reset() {
 	*x = AddProjectRequest{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[10]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +1027,7 @@ func (x *AddProjectRequest) String() string {
 func (*AddProjectRequest) ProtoMessage() {}
 
 func (x *AddProjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[10]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +1040,7 @@ func (x *AddProjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddProjectRequest.ProtoReflect.Descriptor instead.
 func (*AddProjectRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{10}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AddProjectRequest) GetProject() *Project {
@@ -774,7 +1061,7 @@ type AddProjectResponse struct {
 
 func (x *AddProjectResponse) Reset() {
 	*x = AddProjectResponse{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[11]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +1073,7 @@ func (x *AddProjectResponse) String() string {
 func (*AddProjectResponse) ProtoMessage() {}
 
 func (x *AddProjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[11]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +1086,7 @@ func (x *AddProjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddProjectResponse.ProtoReflect.Descriptor instead.
 func (*AddProjectResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{11}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AddProjectResponse) GetProject() *Project {
@@ -820,7 +1107,7 @@ type RemoveProjectRequest struct {
 
 func (x *RemoveProjectRequest) Reset() {
 	*x = RemoveProjectRequest{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[12]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -832,7 +1119,7 @@ func (x *RemoveProjectRequest) String() string {
 func (*RemoveProjectRequest) ProtoMessage() {}
 
 func (x *RemoveProjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[12]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -845,7 +1132,7 @@ func (x *RemoveProjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveProjectRequest.ProtoReflect.Descriptor instead.
 func (*RemoveProjectRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{12}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RemoveProjectRequest) GetName() string {
@@ -864,7 +1151,7 @@ type RemoveProjectResponse struct {
 
 func (x *RemoveProjectResponse) Reset() {
 	*x = RemoveProjectResponse{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[13]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +1163,7 @@ func (x *RemoveProjectResponse) String() string {
 func (*RemoveProjectResponse) ProtoMessage() {}
 
 func (x *RemoveProjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[13]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +1176,7 @@ func (x *RemoveProjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveProjectResponse.ProtoReflect.Descriptor instead.
 func (*RemoveProjectResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{13}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{17}
 }
 
 var File_macexec_v1_host_service_proto protoreflect.FileDescriptor
@@ -900,7 +1187,7 @@ const file_macexec_v1_host_service_proto_rawDesc = "" +
 	"macexec.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
 	"\x0eGetHostRequest\";\n" +
 	"\x0fGetHostResponse\x12(\n" +
-	"\x04host\x18\x01 \x01(\v2\x14.macexec.v1.HostInfoR\x04host\"\xed\x04\n" +
+	"\x04host\x18\x01 \x01(\v2\x14.macexec.v1.HostInfoR\x04host\"\x8c\x06\n" +
 	"\bHostInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bhostname\x18\x02 \x01(\tR\bhostname\x12\x0e\n" +
@@ -925,7 +1212,22 @@ const file_macexec_v1_host_service_proto_rawDesc = "" +
 	"\x11awaiting_approval\x18\x11 \x01(\x05R\x10awaitingApproval\x12\x18\n" +
 	"\aunknown\x18\x12 \x01(\x05R\aunknown\x12&\n" +
 	"\x05slots\x18\x13 \x03(\v2\x10.macexec.v1.SlotR\x05slots\x12\x1b\n" +
-	"\ttool_path\x18\x14 \x03(\tR\btoolPath\"D\n" +
+	"\ttool_path\x18\x14 \x03(\tR\btoolPath\x12(\n" +
+	"\x04mode\x18\x15 \x01(\x0e2\x14.macexec.v1.HostModeR\x04mode\x12\x17\n" +
+	"\amode_by\x18\x16 \x01(\tR\x06modeBy\x12\x1f\n" +
+	"\vmode_reason\x18\x17 \x01(\tR\n" +
+	"modeReason\x129\n" +
+	"\n" +
+	"mode_since\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\tmodeSince\"V\n" +
+	"\x12SetHostModeRequest\x12(\n" +
+	"\x04mode\x18\x01 \x01(\x0e2\x14.macexec.v1.HostModeR\x04mode\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"?\n" +
+	"\x13SetHostModeResponse\x12(\n" +
+	"\x04host\x18\x01 \x01(\v2\x14.macexec.v1.HostInfoR\x04host\"\x15\n" +
+	"\x13ReloadConfigRequest\"U\n" +
+	"\x14ReloadConfigResponse\x12\x18\n" +
+	"\aapplied\x18\x01 \x03(\tR\aapplied\x12#\n" +
+	"\rneeds_restart\x18\x02 \x03(\tR\fneedsRestart\"D\n" +
 	"\x04Slot\x12\x14\n" +
 	"\x05class\x18\x01 \x01(\tR\x05class\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x05R\x04size\x12\x12\n" +
@@ -955,9 +1257,16 @@ const file_macexec_v1_host_service_proto_rawDesc = "" +
 	"\aproject\x18\x01 \x01(\v2\x13.macexec.v1.ProjectR\aproject\"*\n" +
 	"\x14RemoveProjectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x17\n" +
-	"\x15RemoveProjectResponse2\x88\x03\n" +
+	"\x15RemoveProjectResponse*g\n" +
+	"\bHostMode\x12\x19\n" +
+	"\x15HOST_MODE_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eHOST_MODE_OPEN\x10\x01\x12\x14\n" +
+	"\x10HOST_MODE_PAUSED\x10\x02\x12\x16\n" +
+	"\x12HOST_MODE_DRAINING\x10\x032\xab\x04\n" +
 	"\vHostService\x12B\n" +
-	"\aGetHost\x12\x1a.macexec.v1.GetHostRequest\x1a\x1b.macexec.v1.GetHostResponse\x12?\n" +
+	"\aGetHost\x12\x1a.macexec.v1.GetHostRequest\x1a\x1b.macexec.v1.GetHostResponse\x12N\n" +
+	"\vSetHostMode\x12\x1e.macexec.v1.SetHostModeRequest\x1a\x1f.macexec.v1.SetHostModeResponse\x12Q\n" +
+	"\fReloadConfig\x12\x1f.macexec.v1.ReloadConfigRequest\x1a .macexec.v1.ReloadConfigResponse\x12?\n" +
 	"\x06WhoAmI\x12\x19.macexec.v1.WhoAmIRequest\x1a\x1a.macexec.v1.WhoAmIResponse\x12Q\n" +
 	"\fListProjects\x12\x1f.macexec.v1.ListProjectsRequest\x1a .macexec.v1.ListProjectsResponse\x12K\n" +
 	"\n" +
@@ -976,47 +1285,61 @@ func file_macexec_v1_host_service_proto_rawDescGZIP() []byte {
 	return file_macexec_v1_host_service_proto_rawDescData
 }
 
-var file_macexec_v1_host_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_macexec_v1_host_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_macexec_v1_host_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_macexec_v1_host_service_proto_goTypes = []any{
-	(*GetHostRequest)(nil),        // 0: macexec.v1.GetHostRequest
-	(*GetHostResponse)(nil),       // 1: macexec.v1.GetHostResponse
-	(*HostInfo)(nil),              // 2: macexec.v1.HostInfo
-	(*Slot)(nil),                  // 3: macexec.v1.Slot
-	(*WhoAmIRequest)(nil),         // 4: macexec.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),        // 5: macexec.v1.WhoAmIResponse
-	(*Identity)(nil),              // 6: macexec.v1.Identity
-	(*Project)(nil),               // 7: macexec.v1.Project
-	(*ListProjectsRequest)(nil),   // 8: macexec.v1.ListProjectsRequest
-	(*ListProjectsResponse)(nil),  // 9: macexec.v1.ListProjectsResponse
-	(*AddProjectRequest)(nil),     // 10: macexec.v1.AddProjectRequest
-	(*AddProjectResponse)(nil),    // 11: macexec.v1.AddProjectResponse
-	(*RemoveProjectRequest)(nil),  // 12: macexec.v1.RemoveProjectRequest
-	(*RemoveProjectResponse)(nil), // 13: macexec.v1.RemoveProjectResponse
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(HostMode)(0),                 // 0: macexec.v1.HostMode
+	(*GetHostRequest)(nil),        // 1: macexec.v1.GetHostRequest
+	(*GetHostResponse)(nil),       // 2: macexec.v1.GetHostResponse
+	(*HostInfo)(nil),              // 3: macexec.v1.HostInfo
+	(*SetHostModeRequest)(nil),    // 4: macexec.v1.SetHostModeRequest
+	(*SetHostModeResponse)(nil),   // 5: macexec.v1.SetHostModeResponse
+	(*ReloadConfigRequest)(nil),   // 6: macexec.v1.ReloadConfigRequest
+	(*ReloadConfigResponse)(nil),  // 7: macexec.v1.ReloadConfigResponse
+	(*Slot)(nil),                  // 8: macexec.v1.Slot
+	(*WhoAmIRequest)(nil),         // 9: macexec.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),        // 10: macexec.v1.WhoAmIResponse
+	(*Identity)(nil),              // 11: macexec.v1.Identity
+	(*Project)(nil),               // 12: macexec.v1.Project
+	(*ListProjectsRequest)(nil),   // 13: macexec.v1.ListProjectsRequest
+	(*ListProjectsResponse)(nil),  // 14: macexec.v1.ListProjectsResponse
+	(*AddProjectRequest)(nil),     // 15: macexec.v1.AddProjectRequest
+	(*AddProjectResponse)(nil),    // 16: macexec.v1.AddProjectResponse
+	(*RemoveProjectRequest)(nil),  // 17: macexec.v1.RemoveProjectRequest
+	(*RemoveProjectResponse)(nil), // 18: macexec.v1.RemoveProjectResponse
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 }
 var file_macexec_v1_host_service_proto_depIdxs = []int32{
-	2,  // 0: macexec.v1.GetHostResponse.host:type_name -> macexec.v1.HostInfo
-	14, // 1: macexec.v1.HostInfo.started_at:type_name -> google.protobuf.Timestamp
-	3,  // 2: macexec.v1.HostInfo.slots:type_name -> macexec.v1.Slot
-	6,  // 3: macexec.v1.WhoAmIResponse.identity:type_name -> macexec.v1.Identity
-	7,  // 4: macexec.v1.ListProjectsResponse.projects:type_name -> macexec.v1.Project
-	7,  // 5: macexec.v1.AddProjectRequest.project:type_name -> macexec.v1.Project
-	7,  // 6: macexec.v1.AddProjectResponse.project:type_name -> macexec.v1.Project
-	0,  // 7: macexec.v1.HostService.GetHost:input_type -> macexec.v1.GetHostRequest
-	4,  // 8: macexec.v1.HostService.WhoAmI:input_type -> macexec.v1.WhoAmIRequest
-	8,  // 9: macexec.v1.HostService.ListProjects:input_type -> macexec.v1.ListProjectsRequest
-	10, // 10: macexec.v1.HostService.AddProject:input_type -> macexec.v1.AddProjectRequest
-	12, // 11: macexec.v1.HostService.RemoveProject:input_type -> macexec.v1.RemoveProjectRequest
-	1,  // 12: macexec.v1.HostService.GetHost:output_type -> macexec.v1.GetHostResponse
-	5,  // 13: macexec.v1.HostService.WhoAmI:output_type -> macexec.v1.WhoAmIResponse
-	9,  // 14: macexec.v1.HostService.ListProjects:output_type -> macexec.v1.ListProjectsResponse
-	11, // 15: macexec.v1.HostService.AddProject:output_type -> macexec.v1.AddProjectResponse
-	13, // 16: macexec.v1.HostService.RemoveProject:output_type -> macexec.v1.RemoveProjectResponse
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	3,  // 0: macexec.v1.GetHostResponse.host:type_name -> macexec.v1.HostInfo
+	19, // 1: macexec.v1.HostInfo.started_at:type_name -> google.protobuf.Timestamp
+	8,  // 2: macexec.v1.HostInfo.slots:type_name -> macexec.v1.Slot
+	0,  // 3: macexec.v1.HostInfo.mode:type_name -> macexec.v1.HostMode
+	19, // 4: macexec.v1.HostInfo.mode_since:type_name -> google.protobuf.Timestamp
+	0,  // 5: macexec.v1.SetHostModeRequest.mode:type_name -> macexec.v1.HostMode
+	3,  // 6: macexec.v1.SetHostModeResponse.host:type_name -> macexec.v1.HostInfo
+	11, // 7: macexec.v1.WhoAmIResponse.identity:type_name -> macexec.v1.Identity
+	12, // 8: macexec.v1.ListProjectsResponse.projects:type_name -> macexec.v1.Project
+	12, // 9: macexec.v1.AddProjectRequest.project:type_name -> macexec.v1.Project
+	12, // 10: macexec.v1.AddProjectResponse.project:type_name -> macexec.v1.Project
+	1,  // 11: macexec.v1.HostService.GetHost:input_type -> macexec.v1.GetHostRequest
+	4,  // 12: macexec.v1.HostService.SetHostMode:input_type -> macexec.v1.SetHostModeRequest
+	6,  // 13: macexec.v1.HostService.ReloadConfig:input_type -> macexec.v1.ReloadConfigRequest
+	9,  // 14: macexec.v1.HostService.WhoAmI:input_type -> macexec.v1.WhoAmIRequest
+	13, // 15: macexec.v1.HostService.ListProjects:input_type -> macexec.v1.ListProjectsRequest
+	15, // 16: macexec.v1.HostService.AddProject:input_type -> macexec.v1.AddProjectRequest
+	17, // 17: macexec.v1.HostService.RemoveProject:input_type -> macexec.v1.RemoveProjectRequest
+	2,  // 18: macexec.v1.HostService.GetHost:output_type -> macexec.v1.GetHostResponse
+	5,  // 19: macexec.v1.HostService.SetHostMode:output_type -> macexec.v1.SetHostModeResponse
+	7,  // 20: macexec.v1.HostService.ReloadConfig:output_type -> macexec.v1.ReloadConfigResponse
+	10, // 21: macexec.v1.HostService.WhoAmI:output_type -> macexec.v1.WhoAmIResponse
+	14, // 22: macexec.v1.HostService.ListProjects:output_type -> macexec.v1.ListProjectsResponse
+	16, // 23: macexec.v1.HostService.AddProject:output_type -> macexec.v1.AddProjectResponse
+	18, // 24: macexec.v1.HostService.RemoveProject:output_type -> macexec.v1.RemoveProjectResponse
+	18, // [18:25] is the sub-list for method output_type
+	11, // [11:18] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_macexec_v1_host_service_proto_init() }
@@ -1029,13 +1352,14 @@ func file_macexec_v1_host_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_macexec_v1_host_service_proto_rawDesc), len(file_macexec_v1_host_service_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   14,
+			NumEnums:      1,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_macexec_v1_host_service_proto_goTypes,
 		DependencyIndexes: file_macexec_v1_host_service_proto_depIdxs,
+		EnumInfos:         file_macexec_v1_host_service_proto_enumTypes,
 		MessageInfos:      file_macexec_v1_host_service_proto_msgTypes,
 	}.Build()
 	File_macexec_v1_host_service_proto = out.File

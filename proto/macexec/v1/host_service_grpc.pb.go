@@ -20,6 +20,8 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	HostService_GetHost_FullMethodName       = "/macexec.v1.HostService/GetHost"
+	HostService_SetHostMode_FullMethodName   = "/macexec.v1.HostService/SetHostMode"
+	HostService_ReloadConfig_FullMethodName  = "/macexec.v1.HostService/ReloadConfig"
 	HostService_WhoAmI_FullMethodName        = "/macexec.v1.HostService/WhoAmI"
 	HostService_ListProjects_FullMethodName  = "/macexec.v1.HostService/ListProjects"
 	HostService_AddProject_FullMethodName    = "/macexec.v1.HostService/AddProject"
@@ -34,6 +36,12 @@ const (
 type HostServiceClient interface {
 	// GetHost describes the host and what it does now.
 	GetHost(ctx context.Context, in *GetHostRequest, opts ...grpc.CallOption) (*GetHostResponse, error)
+	// SetHostMode pauses, drains or opens the host. It is kept over restarts. Known
+	// keys are answered whatever the mode. Errors: REQUEST_INVALID, STORE_FAILED.
+	SetHostMode(ctx context.Context, in *SetHostModeRequest, opts ...grpc.CallOption) (*SetHostModeResponse, error)
+	// ReloadConfig reads config.yaml again. Errors: REQUEST_INVALID (it cannot be
+	// used; what was in force stays).
+	ReloadConfig(ctx context.Context, in *ReloadConfigRequest, opts ...grpc.CallOption) (*ReloadConfigResponse, error)
 	// WhoAmI says which principal the caller proves to be.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 	// ListProjects returns the projects, by name.
@@ -58,6 +66,26 @@ func (c *hostServiceClient) GetHost(ctx context.Context, in *GetHostRequest, opt
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetHostResponse)
 	err := c.cc.Invoke(ctx, HostService_GetHost_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *hostServiceClient) SetHostMode(ctx context.Context, in *SetHostModeRequest, opts ...grpc.CallOption) (*SetHostModeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetHostModeResponse)
+	err := c.cc.Invoke(ctx, HostService_SetHostMode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *hostServiceClient) ReloadConfig(ctx context.Context, in *ReloadConfigRequest, opts ...grpc.CallOption) (*ReloadConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReloadConfigResponse)
+	err := c.cc.Invoke(ctx, HostService_ReloadConfig_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +140,12 @@ func (c *hostServiceClient) RemoveProject(ctx context.Context, in *RemoveProject
 type HostServiceServer interface {
 	// GetHost describes the host and what it does now.
 	GetHost(context.Context, *GetHostRequest) (*GetHostResponse, error)
+	// SetHostMode pauses, drains or opens the host. It is kept over restarts. Known
+	// keys are answered whatever the mode. Errors: REQUEST_INVALID, STORE_FAILED.
+	SetHostMode(context.Context, *SetHostModeRequest) (*SetHostModeResponse, error)
+	// ReloadConfig reads config.yaml again. Errors: REQUEST_INVALID (it cannot be
+	// used; what was in force stays).
+	ReloadConfig(context.Context, *ReloadConfigRequest) (*ReloadConfigResponse, error)
 	// WhoAmI says which principal the caller proves to be.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	// ListProjects returns the projects, by name.
@@ -134,6 +168,12 @@ type UnimplementedHostServiceServer struct{}
 
 func (UnimplementedHostServiceServer) GetHost(context.Context, *GetHostRequest) (*GetHostResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHost not implemented")
+}
+func (UnimplementedHostServiceServer) SetHostMode(context.Context, *SetHostModeRequest) (*SetHostModeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetHostMode not implemented")
+}
+func (UnimplementedHostServiceServer) ReloadConfig(context.Context, *ReloadConfigRequest) (*ReloadConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReloadConfig not implemented")
 }
 func (UnimplementedHostServiceServer) WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WhoAmI not implemented")
@@ -182,6 +222,42 @@ func _HostService_GetHost_Handler(srv interface{}, ctx context.Context, dec func
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(HostServiceServer).GetHost(ctx, req.(*GetHostRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _HostService_SetHostMode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetHostModeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).SetHostMode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_SetHostMode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).SetHostMode(ctx, req.(*SetHostModeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _HostService_ReloadConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReloadConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).ReloadConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_ReloadConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).ReloadConfig(ctx, req.(*ReloadConfigRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -268,6 +344,14 @@ var HostService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetHost",
 			Handler:    _HostService_GetHost_Handler,
+		},
+		{
+			MethodName: "SetHostMode",
+			Handler:    _HostService_SetHostMode_Handler,
+		},
+		{
+			MethodName: "ReloadConfig",
+			Handler:    _HostService_ReloadConfig_Handler,
 		},
 		{
 			MethodName: "WhoAmI",

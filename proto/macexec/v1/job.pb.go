@@ -775,6 +775,60 @@ func (KeyKind) EnumDescriptor() ([]byte, []int) {
 	return file_macexec_v1_job_proto_rawDescGZIP(), []int{9}
 }
 
+// UsageScope says what CPU time and memory of a job cover.
+type UsageScope int32
+
+const (
+	// Nothing ran.
+	UsageScope_USAGE_SCOPE_UNSPECIFIED UsageScope = 0
+	// Every process that the tool started.
+	UsageScope_USAGE_SCOPE_WHOLE UsageScope = 1
+	// Only processes that ended under the keeper: others worked for the tool, such as
+	// the system's own services, or outlived it.
+	UsageScope_USAGE_SCOPE_PARTIAL UsageScope = 2
+)
+
+// Enum value maps for UsageScope.
+var (
+	UsageScope_name = map[int32]string{
+		0: "USAGE_SCOPE_UNSPECIFIED",
+		1: "USAGE_SCOPE_WHOLE",
+		2: "USAGE_SCOPE_PARTIAL",
+	}
+	UsageScope_value = map[string]int32{
+		"USAGE_SCOPE_UNSPECIFIED": 0,
+		"USAGE_SCOPE_WHOLE":       1,
+		"USAGE_SCOPE_PARTIAL":     2,
+	}
+)
+
+func (x UsageScope) Enum() *UsageScope {
+	p := new(UsageScope)
+	*p = x
+	return p
+}
+
+func (x UsageScope) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (UsageScope) Descriptor() protoreflect.EnumDescriptor {
+	return file_macexec_v1_job_proto_enumTypes[10].Descriptor()
+}
+
+func (UsageScope) Type() protoreflect.EnumType {
+	return &file_macexec_v1_job_proto_enumTypes[10]
+}
+
+func (x UsageScope) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use UsageScope.Descriptor instead.
+func (UsageScope) EnumDescriptor() ([]byte, []int) {
+	return file_macexec_v1_job_proto_rawDescGZIP(), []int{10}
+}
+
 // Job is an accepted call with a state.
 //
 // macexec has its own Job resource instead of google.longrunning.Operation
@@ -1182,7 +1236,10 @@ type WaitingFor struct {
 	// The job that holds the lock.
 	JobId string `protobuf:"bytes,3,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	// The place in the queue: 1 is next, 0 is not known.
-	Position      int32 `protobuf:"varint,4,opt,name=position,proto3" json:"position,omitempty"`
+	Position int32 `protobuf:"varint,4,opt,name=position,proto3" json:"position,omitempty"`
+	// The state of the job that holds the lock. While it is unknown the lock stays
+	// until somebody resolves that job.
+	JobState      JobState `protobuf:"varint,5,opt,name=job_state,json=jobState,proto3,enum=macexec.v1.JobState" json:"job_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1243,6 +1300,13 @@ func (x *WaitingFor) GetPosition() int32 {
 		return x.Position
 	}
 	return 0
+}
+
+func (x *WaitingFor) GetJobState() JobState {
+	if x != nil {
+		return x.JobState
+	}
+	return JobState_JOB_STATE_UNSPECIFIED
 }
 
 // StopRequest is the wish to stop a job. It is durable before it is acknowledged.
@@ -1661,7 +1725,12 @@ type Artifact struct {
 	// The path inside that project.
 	Path string `protobuf:"bytes,6,opt,name=path,proto3" json:"path,omitempty"`
 	// The path inside the job's folder; empty once the bytes are published.
-	Kept          string `protobuf:"bytes,7,opt,name=kept,proto3" json:"kept,omitempty"`
+	Kept string `protobuf:"bytes,7,opt,name=kept,proto3" json:"kept,omitempty"`
+	// It is a folder: size is that of all its files together, and sha256 the digest
+	// of its sorted list of paths, modes and digests.
+	Folder bool `protobuf:"varint,8,opt,name=folder,proto3" json:"folder,omitempty"`
+	// How many files a folder has.
+	Files         int32 `protobuf:"varint,9,opt,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1743,6 +1812,20 @@ func (x *Artifact) GetKept() string {
 		return x.Kept
 	}
 	return ""
+}
+
+func (x *Artifact) GetFolder() bool {
+	if x != nil {
+		return x.Folder
+	}
+	return false
+}
+
+func (x *Artifact) GetFiles() int32 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
 }
 
 // Attempt is one start of the job's process.
@@ -2386,7 +2469,9 @@ type Usage struct {
 	// Read as inputs.
 	BytesIn int64 `protobuf:"varint,8,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
 	// Written as outputs.
-	BytesOut      int64 `protobuf:"varint,9,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	BytesOut int64 `protobuf:"varint,9,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	// What the CPU and memory figures cover.
+	Scope         UsageScope `protobuf:"varint,10,opt,name=scope,proto3,enum=macexec.v1.UsageScope" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2482,6 +2567,13 @@ func (x *Usage) GetBytesOut() int64 {
 		return x.BytesOut
 	}
 	return 0
+}
+
+func (x *Usage) GetScope() UsageScope {
+	if x != nil {
+		return x.Scope
+	}
+	return UsageScope_USAGE_SCOPE_UNSPECIFIED
 }
 
 // Progress is how far a running job says it is. It is a hint: it is not stored,
@@ -2735,13 +2827,14 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\bended_at\x18$ \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x18\n" +
 	"\aomitted\x18% \x03(\tR\aomitted\x12\x1a\n" +
 	"\breplayed\x18& \x01(\bR\breplayed\x12@\n" +
-	"\x0frequest_context\x18' \x01(\v2\x17.macexec.v1.CallContextR\x0erequestContext\"\x81\x01\n" +
+	"\x0frequest_context\x18' \x01(\v2\x17.macexec.v1.CallContextR\x0erequestContext\"\xb4\x01\n" +
 	"\n" +
 	"WaitingFor\x12(\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x14.macexec.v1.WaitKindR\x04kind\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x15\n" +
 	"\x06job_id\x18\x03 \x01(\tR\x05jobId\x12\x1a\n" +
-	"\bposition\x18\x04 \x01(\x05R\bposition\"\x98\x01\n" +
+	"\bposition\x18\x04 \x01(\x05R\bposition\x121\n" +
+	"\tjob_state\x18\x05 \x01(\x0e2\x14.macexec.v1.JobStateR\bjobState\"\x98\x01\n" +
 	"\vStopRequest\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12'\n" +
@@ -2782,7 +2875,7 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\x04size\x18\x06 \x01(\x03R\x04size\x12\x1d\n" +
 	"\n" +
 	"media_type\x18\a \x01(\tR\tmediaType\x12\x19\n" +
-	"\bin_place\x18\b \x01(\bR\ainPlace\"\xab\x01\n" +
+	"\bin_place\x18\b \x01(\bR\ainPlace\"\xd9\x01\n" +
 	"\bArtifact\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x1d\n" +
@@ -2791,7 +2884,9 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\x06sha256\x18\x04 \x01(\tR\x06sha256\x12\x18\n" +
 	"\aproject\x18\x05 \x01(\tR\aproject\x12\x12\n" +
 	"\x04path\x18\x06 \x01(\tR\x04path\x12\x12\n" +
-	"\x04kept\x18\a \x01(\tR\x04kept\"\xbd\x02\n" +
+	"\x04kept\x18\a \x01(\tR\x04kept\x12\x16\n" +
+	"\x06folder\x18\b \x01(\bR\x06folder\x12\x14\n" +
+	"\x05files\x18\t \x01(\x05R\x05files\"\xbd\x02\n" +
 	"\aAttempt\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x05R\x01n\x125\n" +
 	"\bbegun_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\abegunAt\x12!\n" +
@@ -2842,7 +2937,7 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x0e\n" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12*\n" +
 	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1b\n" +
-	"\tafter_end\x18\x06 \x01(\bR\bafterEnd\"\xed\x02\n" +
+	"\tafter_end\x18\x06 \x01(\bR\bafterEnd\"\x9b\x03\n" +
 	"\x05Usage\x12'\n" +
 	"\x0fwaiting_seconds\x18\x01 \x01(\x01R\x0ewaitingSeconds\x12'\n" +
 	"\x0fstaging_seconds\x18\x02 \x01(\x01R\x0estagingSeconds\x12'\n" +
@@ -2852,7 +2947,9 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\x12cpu_system_seconds\x18\x06 \x01(\x01R\x10cpuSystemSeconds\x12*\n" +
 	"\x11peak_memory_bytes\x18\a \x01(\x03R\x0fpeakMemoryBytes\x12\x19\n" +
 	"\bbytes_in\x18\b \x01(\x03R\abytesIn\x12\x1b\n" +
-	"\tbytes_out\x18\t \x01(\x03R\bbytesOut\"\x85\x02\n" +
+	"\tbytes_out\x18\t \x01(\x03R\bbytesOut\x12,\n" +
+	"\x05scope\x18\n" +
+	" \x01(\x0e2\x16.macexec.v1.UsageScopeR\x05scope\"\x85\x02\n" +
 	"\bProgress\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12*\n" +
@@ -2970,7 +3067,12 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\x14KEY_KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKEY_KIND_JOB\x10\x01\x12\x16\n" +
 	"\x12KEY_KIND_TOMBSTONE\x10\x02\x12\x12\n" +
-	"\x0eKEY_KIND_FENCE\x10\x03B7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
+	"\x0eKEY_KIND_FENCE\x10\x03*Y\n" +
+	"\n" +
+	"UsageScope\x12\x1b\n" +
+	"\x17USAGE_SCOPE_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11USAGE_SCOPE_WHOLE\x10\x01\x12\x17\n" +
+	"\x13USAGE_SCOPE_PARTIAL\x10\x02B7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
 
 var (
 	file_macexec_v1_job_proto_rawDescOnce sync.Once
@@ -2984,7 +3086,7 @@ func file_macexec_v1_job_proto_rawDescGZIP() []byte {
 	return file_macexec_v1_job_proto_rawDescData
 }
 
-var file_macexec_v1_job_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_macexec_v1_job_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
 var file_macexec_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_macexec_v1_job_proto_goTypes = []any{
 	(JobState)(0),                 // 0: macexec.v1.JobState
@@ -2997,87 +3099,90 @@ var file_macexec_v1_job_proto_goTypes = []any{
 	(EvidenceKind)(0),             // 7: macexec.v1.EvidenceKind
 	(PublishVerb)(0),              // 8: macexec.v1.PublishVerb
 	(KeyKind)(0),                  // 9: macexec.v1.KeyKind
-	(*Job)(nil),                   // 10: macexec.v1.Job
-	(*WaitingFor)(nil),            // 11: macexec.v1.WaitingFor
-	(*StopRequest)(nil),           // 12: macexec.v1.StopRequest
-	(*Approval)(nil),              // 13: macexec.v1.Approval
-	(*Binding)(nil),               // 14: macexec.v1.Binding
-	(*InputFile)(nil),             // 15: macexec.v1.InputFile
-	(*Artifact)(nil),              // 16: macexec.v1.Artifact
-	(*Attempt)(nil),               // 17: macexec.v1.Attempt
-	(*Intent)(nil),                // 18: macexec.v1.Intent
-	(*Started)(nil),               // 19: macexec.v1.Started
-	(*Exit)(nil),                  // 20: macexec.v1.Exit
-	(*PublishPlan)(nil),           // 21: macexec.v1.PublishPlan
-	(*PublishStep)(nil),           // 22: macexec.v1.PublishStep
-	(*Evidence)(nil),              // 23: macexec.v1.Evidence
-	(*Usage)(nil),                 // 24: macexec.v1.Usage
-	(*Progress)(nil),              // 25: macexec.v1.Progress
-	(*KeyRecord)(nil),             // 26: macexec.v1.KeyRecord
-	nil,                           // 27: macexec.v1.Binding.InputsEntry
-	nil,                           // 28: macexec.v1.Binding.ProgramsEntry
-	(*Call)(nil),                  // 29: macexec.v1.Call
-	(*ToolRef)(nil),               // 30: macexec.v1.ToolRef
-	(*Verdicts)(nil),              // 31: macexec.v1.Verdicts
-	(*Decision)(nil),              // 32: macexec.v1.Decision
-	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
-	(*CallContext)(nil),           // 34: macexec.v1.CallContext
-	(*Program)(nil),               // 35: macexec.v1.Program
+	(UsageScope)(0),               // 10: macexec.v1.UsageScope
+	(*Job)(nil),                   // 11: macexec.v1.Job
+	(*WaitingFor)(nil),            // 12: macexec.v1.WaitingFor
+	(*StopRequest)(nil),           // 13: macexec.v1.StopRequest
+	(*Approval)(nil),              // 14: macexec.v1.Approval
+	(*Binding)(nil),               // 15: macexec.v1.Binding
+	(*InputFile)(nil),             // 16: macexec.v1.InputFile
+	(*Artifact)(nil),              // 17: macexec.v1.Artifact
+	(*Attempt)(nil),               // 18: macexec.v1.Attempt
+	(*Intent)(nil),                // 19: macexec.v1.Intent
+	(*Started)(nil),               // 20: macexec.v1.Started
+	(*Exit)(nil),                  // 21: macexec.v1.Exit
+	(*PublishPlan)(nil),           // 22: macexec.v1.PublishPlan
+	(*PublishStep)(nil),           // 23: macexec.v1.PublishStep
+	(*Evidence)(nil),              // 24: macexec.v1.Evidence
+	(*Usage)(nil),                 // 25: macexec.v1.Usage
+	(*Progress)(nil),              // 26: macexec.v1.Progress
+	(*KeyRecord)(nil),             // 27: macexec.v1.KeyRecord
+	nil,                           // 28: macexec.v1.Binding.InputsEntry
+	nil,                           // 29: macexec.v1.Binding.ProgramsEntry
+	(*Call)(nil),                  // 30: macexec.v1.Call
+	(*ToolRef)(nil),               // 31: macexec.v1.ToolRef
+	(*Verdicts)(nil),              // 32: macexec.v1.Verdicts
+	(*Decision)(nil),              // 33: macexec.v1.Decision
+	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
+	(*CallContext)(nil),           // 35: macexec.v1.CallContext
+	(*Program)(nil),               // 36: macexec.v1.Program
 }
 var file_macexec_v1_job_proto_depIdxs = []int32{
-	29, // 0: macexec.v1.Job.call:type_name -> macexec.v1.Call
-	30, // 1: macexec.v1.Job.tool:type_name -> macexec.v1.ToolRef
-	31, // 2: macexec.v1.Job.verdicts:type_name -> macexec.v1.Verdicts
-	32, // 3: macexec.v1.Job.decision:type_name -> macexec.v1.Decision
-	13, // 4: macexec.v1.Job.approval:type_name -> macexec.v1.Approval
+	30, // 0: macexec.v1.Job.call:type_name -> macexec.v1.Call
+	31, // 1: macexec.v1.Job.tool:type_name -> macexec.v1.ToolRef
+	32, // 2: macexec.v1.Job.verdicts:type_name -> macexec.v1.Verdicts
+	33, // 3: macexec.v1.Job.decision:type_name -> macexec.v1.Decision
+	14, // 4: macexec.v1.Job.approval:type_name -> macexec.v1.Approval
 	0,  // 5: macexec.v1.Job.state:type_name -> macexec.v1.JobState
 	1,  // 6: macexec.v1.Job.phase:type_name -> macexec.v1.JobPhase
-	11, // 7: macexec.v1.Job.waiting_for:type_name -> macexec.v1.WaitingFor
+	12, // 7: macexec.v1.Job.waiting_for:type_name -> macexec.v1.WaitingFor
 	3,  // 8: macexec.v1.Job.end_reason:type_name -> macexec.v1.EndReason
 	4,  // 9: macexec.v1.Job.side_effect:type_name -> macexec.v1.SideEffect
 	5,  // 10: macexec.v1.Job.retry:type_name -> macexec.v1.Retry
-	12, // 11: macexec.v1.Job.stop:type_name -> macexec.v1.StopRequest
-	17, // 12: macexec.v1.Job.attempts:type_name -> macexec.v1.Attempt
-	15, // 13: macexec.v1.Job.inputs:type_name -> macexec.v1.InputFile
-	16, // 14: macexec.v1.Job.artifacts:type_name -> macexec.v1.Artifact
-	21, // 15: macexec.v1.Job.plan:type_name -> macexec.v1.PublishPlan
-	23, // 16: macexec.v1.Job.evidence:type_name -> macexec.v1.Evidence
-	24, // 17: macexec.v1.Job.usage:type_name -> macexec.v1.Usage
-	33, // 18: macexec.v1.Job.submitted_at:type_name -> google.protobuf.Timestamp
-	33, // 19: macexec.v1.Job.queued_at:type_name -> google.protobuf.Timestamp
-	33, // 20: macexec.v1.Job.started_at:type_name -> google.protobuf.Timestamp
-	33, // 21: macexec.v1.Job.ended_at:type_name -> google.protobuf.Timestamp
-	34, // 22: macexec.v1.Job.request_context:type_name -> macexec.v1.CallContext
+	13, // 11: macexec.v1.Job.stop:type_name -> macexec.v1.StopRequest
+	18, // 12: macexec.v1.Job.attempts:type_name -> macexec.v1.Attempt
+	16, // 13: macexec.v1.Job.inputs:type_name -> macexec.v1.InputFile
+	17, // 14: macexec.v1.Job.artifacts:type_name -> macexec.v1.Artifact
+	22, // 15: macexec.v1.Job.plan:type_name -> macexec.v1.PublishPlan
+	24, // 16: macexec.v1.Job.evidence:type_name -> macexec.v1.Evidence
+	25, // 17: macexec.v1.Job.usage:type_name -> macexec.v1.Usage
+	34, // 18: macexec.v1.Job.submitted_at:type_name -> google.protobuf.Timestamp
+	34, // 19: macexec.v1.Job.queued_at:type_name -> google.protobuf.Timestamp
+	34, // 20: macexec.v1.Job.started_at:type_name -> google.protobuf.Timestamp
+	34, // 21: macexec.v1.Job.ended_at:type_name -> google.protobuf.Timestamp
+	35, // 22: macexec.v1.Job.request_context:type_name -> macexec.v1.CallContext
 	6,  // 23: macexec.v1.WaitingFor.kind:type_name -> macexec.v1.WaitKind
-	3,  // 24: macexec.v1.StopRequest.end:type_name -> macexec.v1.EndReason
-	33, // 25: macexec.v1.StopRequest.at:type_name -> google.protobuf.Timestamp
-	14, // 26: macexec.v1.Approval.binding:type_name -> macexec.v1.Binding
-	33, // 27: macexec.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	33, // 28: macexec.v1.Approval.decided_at:type_name -> google.protobuf.Timestamp
-	27, // 29: macexec.v1.Binding.inputs:type_name -> macexec.v1.Binding.InputsEntry
-	28, // 30: macexec.v1.Binding.programs:type_name -> macexec.v1.Binding.ProgramsEntry
-	33, // 31: macexec.v1.Attempt.begun_at:type_name -> google.protobuf.Timestamp
-	18, // 32: macexec.v1.Attempt.intent:type_name -> macexec.v1.Intent
-	19, // 33: macexec.v1.Attempt.started:type_name -> macexec.v1.Started
-	20, // 34: macexec.v1.Attempt.exit:type_name -> macexec.v1.Exit
-	33, // 35: macexec.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
-	35, // 36: macexec.v1.Intent.programs:type_name -> macexec.v1.Program
-	33, // 37: macexec.v1.Intent.at:type_name -> google.protobuf.Timestamp
-	33, // 38: macexec.v1.Started.at:type_name -> google.protobuf.Timestamp
-	33, // 39: macexec.v1.Exit.at:type_name -> google.protobuf.Timestamp
-	22, // 40: macexec.v1.PublishPlan.steps:type_name -> macexec.v1.PublishStep
-	8,  // 41: macexec.v1.PublishStep.verb:type_name -> macexec.v1.PublishVerb
-	7,  // 42: macexec.v1.Evidence.kind:type_name -> macexec.v1.EvidenceKind
-	33, // 43: macexec.v1.Evidence.at:type_name -> google.protobuf.Timestamp
-	1,  // 44: macexec.v1.Progress.phase:type_name -> macexec.v1.JobPhase
-	9,  // 45: macexec.v1.KeyRecord.kind:type_name -> macexec.v1.KeyKind
-	33, // 46: macexec.v1.KeyRecord.created_at:type_name -> google.protobuf.Timestamp
-	10, // 47: macexec.v1.KeyRecord.job:type_name -> macexec.v1.Job
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	0,  // 24: macexec.v1.WaitingFor.job_state:type_name -> macexec.v1.JobState
+	3,  // 25: macexec.v1.StopRequest.end:type_name -> macexec.v1.EndReason
+	34, // 26: macexec.v1.StopRequest.at:type_name -> google.protobuf.Timestamp
+	15, // 27: macexec.v1.Approval.binding:type_name -> macexec.v1.Binding
+	34, // 28: macexec.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	34, // 29: macexec.v1.Approval.decided_at:type_name -> google.protobuf.Timestamp
+	28, // 30: macexec.v1.Binding.inputs:type_name -> macexec.v1.Binding.InputsEntry
+	29, // 31: macexec.v1.Binding.programs:type_name -> macexec.v1.Binding.ProgramsEntry
+	34, // 32: macexec.v1.Attempt.begun_at:type_name -> google.protobuf.Timestamp
+	19, // 33: macexec.v1.Attempt.intent:type_name -> macexec.v1.Intent
+	20, // 34: macexec.v1.Attempt.started:type_name -> macexec.v1.Started
+	21, // 35: macexec.v1.Attempt.exit:type_name -> macexec.v1.Exit
+	34, // 36: macexec.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
+	36, // 37: macexec.v1.Intent.programs:type_name -> macexec.v1.Program
+	34, // 38: macexec.v1.Intent.at:type_name -> google.protobuf.Timestamp
+	34, // 39: macexec.v1.Started.at:type_name -> google.protobuf.Timestamp
+	34, // 40: macexec.v1.Exit.at:type_name -> google.protobuf.Timestamp
+	23, // 41: macexec.v1.PublishPlan.steps:type_name -> macexec.v1.PublishStep
+	8,  // 42: macexec.v1.PublishStep.verb:type_name -> macexec.v1.PublishVerb
+	7,  // 43: macexec.v1.Evidence.kind:type_name -> macexec.v1.EvidenceKind
+	34, // 44: macexec.v1.Evidence.at:type_name -> google.protobuf.Timestamp
+	10, // 45: macexec.v1.Usage.scope:type_name -> macexec.v1.UsageScope
+	1,  // 46: macexec.v1.Progress.phase:type_name -> macexec.v1.JobPhase
+	9,  // 47: macexec.v1.KeyRecord.kind:type_name -> macexec.v1.KeyKind
+	34, // 48: macexec.v1.KeyRecord.created_at:type_name -> google.protobuf.Timestamp
+	11, // 49: macexec.v1.KeyRecord.job:type_name -> macexec.v1.Job
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_macexec_v1_job_proto_init() }
@@ -3093,7 +3198,7 @@ func file_macexec_v1_job_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_macexec_v1_job_proto_rawDesc), len(file_macexec_v1_job_proto_rawDesc)),
-			NumEnums:      10,
+			NumEnums:      11,
 			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -75,6 +75,63 @@ func (LogStream) EnumDescriptor() ([]byte, []int) {
 	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{0}
 }
 
+// UsageBy says what usage is summed over.
+type UsageBy int32
+
+const (
+	// By run.
+	UsageBy_USAGE_BY_UNSPECIFIED UsageBy = 0
+	// By the call's run_id.
+	UsageBy_USAGE_BY_RUN UsageBy = 1
+	// By principal.
+	UsageBy_USAGE_BY_PRINCIPAL UsageBy = 2
+	// By the tool's name.
+	UsageBy_USAGE_BY_TOOL UsageBy = 3
+)
+
+// Enum value maps for UsageBy.
+var (
+	UsageBy_name = map[int32]string{
+		0: "USAGE_BY_UNSPECIFIED",
+		1: "USAGE_BY_RUN",
+		2: "USAGE_BY_PRINCIPAL",
+		3: "USAGE_BY_TOOL",
+	}
+	UsageBy_value = map[string]int32{
+		"USAGE_BY_UNSPECIFIED": 0,
+		"USAGE_BY_RUN":         1,
+		"USAGE_BY_PRINCIPAL":   2,
+		"USAGE_BY_TOOL":        3,
+	}
+)
+
+func (x UsageBy) Enum() *UsageBy {
+	p := new(UsageBy)
+	*p = x
+	return p
+}
+
+func (x UsageBy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (UsageBy) Descriptor() protoreflect.EnumDescriptor {
+	return file_macexec_v1_job_service_proto_enumTypes[1].Descriptor()
+}
+
+func (UsageBy) Type() protoreflect.EnumType {
+	return &file_macexec_v1_job_service_proto_enumTypes[1]
+}
+
+func (x UsageBy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use UsageBy.Descriptor instead.
+func (UsageBy) EnumDescriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{1}
+}
+
 // Request of JobService.SubmitJob.
 type SubmitJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -437,6 +494,217 @@ func (x *LookupKeyResponse) GetRecord() *KeyRecord {
 	return nil
 }
 
+// Request of JobService.FenceKey.
+type FenceKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key, in the namespace of the caller's principal.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Why; kept in the journal.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FenceKeyRequest) Reset() {
+	*x = FenceKeyRequest{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FenceKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FenceKeyRequest) ProtoMessage() {}
+
+func (x *FenceKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FenceKeyRequest.ProtoReflect.Descriptor instead.
+func (*FenceKeyRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *FenceKeyRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *FenceKeyRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Response of JobService.FenceKey.
+type FenceKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the key stands for now: a fence, or the job that it already had.
+	Record *KeyRecord `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
+	// This request planted the fence.
+	Planted       bool `protobuf:"varint,2,opt,name=planted,proto3" json:"planted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FenceKeyResponse) Reset() {
+	*x = FenceKeyResponse{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FenceKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FenceKeyResponse) ProtoMessage() {}
+
+func (x *FenceKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FenceKeyResponse.ProtoReflect.Descriptor instead.
+func (*FenceKeyResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *FenceKeyResponse) GetRecord() *KeyRecord {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+func (x *FenceKeyResponse) GetPlanted() bool {
+	if x != nil {
+		return x.Planted
+	}
+	return false
+}
+
+// Request of JobService.WaitJob.
+type WaitJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job's id.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// How long to wait, in seconds; 0: answer at once; at most 300.
+	WaitSeconds   float64 `protobuf:"fixed64,2,opt,name=wait_seconds,json=waitSeconds,proto3" json:"wait_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitJobRequest) Reset() {
+	*x = WaitJobRequest{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitJobRequest) ProtoMessage() {}
+
+func (x *WaitJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitJobRequest.ProtoReflect.Descriptor instead.
+func (*WaitJobRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *WaitJobRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *WaitJobRequest) GetWaitSeconds() float64 {
+	if x != nil {
+		return x.WaitSeconds
+	}
+	return 0
+}
+
+// Response of JobService.WaitJob.
+type WaitJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job as it is at the end of the wait.
+	Job           *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitJobResponse) Reset() {
+	*x = WaitJobResponse{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitJobResponse) ProtoMessage() {}
+
+func (x *WaitJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitJobResponse.ProtoReflect.Descriptor instead.
+func (*WaitJobResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WaitJobResponse) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
 // Request of JobService.ListJobs. Unset fields select everything.
 type ListJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -460,14 +728,24 @@ type ListJobsRequest struct {
 	// Only jobs accepted at or after this time.
 	Since *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`
 	// Only jobs that carry all of these labels.
-	Labels        map[string]string `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Labels map[string]string `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Only jobs of runs with this parent.
+	ParentRunId string `protobuf:"bytes,11,opt,name=parent_run_id,json=parentRunId,proto3" json:"parent_run_id,omitempty"`
+	// Only jobs of this thread.
+	ThreadId string `protobuf:"bytes,12,opt,name=thread_id,json=threadId,proto3" json:"thread_id,omitempty"`
+	// Only jobs of this context.
+	ContextId string `protobuf:"bytes,13,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	// Only jobs that came from this tool call.
+	ParentCallId string `protobuf:"bytes,14,opt,name=parent_call_id,json=parentCallId,proto3" json:"parent_call_id,omitempty"`
+	// Only jobs accepted before this time.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[6]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -479,7 +757,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[6]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -492,7 +770,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{6}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListJobsRequest) GetPageSize() int32 {
@@ -565,6 +843,41 @@ func (x *ListJobsRequest) GetLabels() map[string]string {
 	return nil
 }
 
+func (x *ListJobsRequest) GetParentRunId() string {
+	if x != nil {
+		return x.ParentRunId
+	}
+	return ""
+}
+
+func (x *ListJobsRequest) GetThreadId() string {
+	if x != nil {
+		return x.ThreadId
+	}
+	return ""
+}
+
+func (x *ListJobsRequest) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+func (x *ListJobsRequest) GetParentCallId() string {
+	if x != nil {
+		return x.ParentCallId
+	}
+	return ""
+}
+
+func (x *ListJobsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // Response of JobService.ListJobs.
 type ListJobsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -580,7 +893,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[7]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +905,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[7]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +918,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{7}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -642,14 +955,34 @@ type WatchJobsRequest struct {
 	// Only jobs of this run.
 	RunId string `protobuf:"bytes,4,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// Also send progress.
-	Progress      bool `protobuf:"varint,5,opt,name=progress,proto3" json:"progress,omitempty"`
+	Progress bool `protobuf:"varint,5,opt,name=progress,proto3" json:"progress,omitempty"`
+	// Only jobs of this tool.
+	Tool string `protobuf:"bytes,6,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Only jobs of this principal.
+	Principal string `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Only the job under this key.
+	Key string `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
+	// Only jobs of this tool call.
+	ToolCallId string `protobuf:"bytes,9,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	// Only jobs of runs with this parent.
+	ParentRunId string `protobuf:"bytes,10,opt,name=parent_run_id,json=parentRunId,proto3" json:"parent_run_id,omitempty"`
+	// Only jobs of this thread.
+	ThreadId string `protobuf:"bytes,11,opt,name=thread_id,json=threadId,proto3" json:"thread_id,omitempty"`
+	// Only jobs of this context.
+	ContextId string `protobuf:"bytes,12,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	// Only jobs that came from this tool call.
+	ParentCallId string `protobuf:"bytes,13,opt,name=parent_call_id,json=parentCallId,proto3" json:"parent_call_id,omitempty"`
+	// Only jobs that carry all of these labels.
+	Labels map[string]string `protobuf:"bytes,14,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Only events after which the job is in one of these states.
+	States        []JobState `protobuf:"varint,15,rep,packed,name=states,proto3,enum=macexec.v1.JobState" json:"states,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchJobsRequest) Reset() {
 	*x = WatchJobsRequest{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[8]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +994,7 @@ func (x *WatchJobsRequest) String() string {
 func (*WatchJobsRequest) ProtoMessage() {}
 
 func (x *WatchJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[8]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +1007,7 @@ func (x *WatchJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchJobsRequest.ProtoReflect.Descriptor instead.
 func (*WatchJobsRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{8}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchJobsRequest) GetAfter() uint64 {
@@ -712,6 +1045,76 @@ func (x *WatchJobsRequest) GetProgress() bool {
 	return false
 }
 
+func (x *WatchJobsRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetToolCallId() string {
+	if x != nil {
+		return x.ToolCallId
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetParentRunId() string {
+	if x != nil {
+		return x.ParentRunId
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetThreadId() string {
+	if x != nil {
+		return x.ThreadId
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetParentCallId() string {
+	if x != nil {
+		return x.ParentCallId
+	}
+	return ""
+}
+
+func (x *WatchJobsRequest) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *WatchJobsRequest) GetStates() []JobState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
 // Response of JobService.WatchJobs.
 type WatchJobsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -723,7 +1126,7 @@ type WatchJobsResponse struct {
 
 func (x *WatchJobsResponse) Reset() {
 	*x = WatchJobsResponse{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[9]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +1138,7 @@ func (x *WatchJobsResponse) String() string {
 func (*WatchJobsResponse) ProtoMessage() {}
 
 func (x *WatchJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[9]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +1151,7 @@ func (x *WatchJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchJobsResponse.ProtoReflect.Descriptor instead.
 func (*WatchJobsResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{9}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchJobsResponse) GetEvent() *Event {
@@ -778,7 +1181,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[10]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +1193,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[10]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +1206,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{10}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Event) GetCursor() uint64 {
@@ -860,7 +1263,7 @@ type ReadJobLogsRequest struct {
 
 func (x *ReadJobLogsRequest) Reset() {
 	*x = ReadJobLogsRequest{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[11]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -872,7 +1275,7 @@ func (x *ReadJobLogsRequest) String() string {
 func (*ReadJobLogsRequest) ProtoMessage() {}
 
 func (x *ReadJobLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[11]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -885,7 +1288,7 @@ func (x *ReadJobLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadJobLogsRequest.ProtoReflect.Descriptor instead.
 func (*ReadJobLogsRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{11}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReadJobLogsRequest) GetJobId() string {
@@ -934,7 +1337,7 @@ type ReadJobLogsResponse struct {
 
 func (x *ReadJobLogsResponse) Reset() {
 	*x = ReadJobLogsResponse{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[12]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1349,7 @@ func (x *ReadJobLogsResponse) String() string {
 func (*ReadJobLogsResponse) ProtoMessage() {}
 
 func (x *ReadJobLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[12]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1362,7 @@ func (x *ReadJobLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadJobLogsResponse.ProtoReflect.Descriptor instead.
 func (*ReadJobLogsResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{12}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReadJobLogsResponse) GetChunk() *LogChunk {
@@ -994,7 +1397,7 @@ type LogChunk struct {
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[13]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1409,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[13]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1422,7 @@ func (x *LogChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
 func (*LogChunk) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{13}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LogChunk) GetJobId() string {
@@ -1084,7 +1487,7 @@ type CancelJobRequest struct {
 
 func (x *CancelJobRequest) Reset() {
 	*x = CancelJobRequest{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[14]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1499,7 @@ func (x *CancelJobRequest) String() string {
 func (*CancelJobRequest) ProtoMessage() {}
 
 func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[14]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1512,7 @@ func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{14}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CancelJobRequest) GetId() string {
@@ -1137,7 +1540,7 @@ type CancelJobResponse struct {
 
 func (x *CancelJobResponse) Reset() {
 	*x = CancelJobResponse{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[15]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1552,7 @@ func (x *CancelJobResponse) String() string {
 func (*CancelJobResponse) ProtoMessage() {}
 
 func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[15]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,12 +1565,140 @@ func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobResponse.ProtoReflect.Descriptor instead.
 func (*CancelJobResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{15}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CancelJobResponse) GetJob() *Job {
 	if x != nil {
 		return x.Job
+	}
+	return nil
+}
+
+// Request of JobService.CancelRun.
+type CancelRunRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run, among those of the caller's principal.
+	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// Why; kept with the jobs.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelRunRequest) Reset() {
+	*x = CancelRunRequest{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelRunRequest) ProtoMessage() {}
+
+func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
+func (*CancelRunRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *CancelRunRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *CancelRunRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Response of JobService.CancelRun.
+type CancelRunResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The runs that are closed now: the run itself and those below it.
+	RunIds []string `protobuf:"bytes,1,rep,name=run_ids,json=runIds,proto3" json:"run_ids,omitempty"`
+	// The jobs that were asked to stop, or that ended at once.
+	JobIds []string `protobuf:"bytes,2,rep,name=job_ids,json=jobIds,proto3" json:"job_ids,omitempty"`
+	// Jobs that could no longer be stopped, since their result is being published.
+	TooLateJobIds []string `protobuf:"bytes,3,rep,name=too_late_job_ids,json=tooLateJobIds,proto3" json:"too_late_job_ids,omitempty"`
+	// Jobs of unknown outcome; a stop cannot reach them.
+	UnknownJobIds []string `protobuf:"bytes,4,rep,name=unknown_job_ids,json=unknownJobIds,proto3" json:"unknown_job_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelRunResponse) Reset() {
+	*x = CancelRunResponse{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelRunResponse) ProtoMessage() {}
+
+func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
+func (*CancelRunResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *CancelRunResponse) GetRunIds() []string {
+	if x != nil {
+		return x.RunIds
+	}
+	return nil
+}
+
+func (x *CancelRunResponse) GetJobIds() []string {
+	if x != nil {
+		return x.JobIds
+	}
+	return nil
+}
+
+func (x *CancelRunResponse) GetTooLateJobIds() []string {
+	if x != nil {
+		return x.TooLateJobIds
+	}
+	return nil
+}
+
+func (x *CancelRunResponse) GetUnknownJobIds() []string {
+	if x != nil {
+		return x.UnknownJobIds
 	}
 	return nil
 }
@@ -1188,7 +1719,7 @@ type ApproveJobRequest struct {
 
 func (x *ApproveJobRequest) Reset() {
 	*x = ApproveJobRequest{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[16]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1731,7 @@ func (x *ApproveJobRequest) String() string {
 func (*ApproveJobRequest) ProtoMessage() {}
 
 func (x *ApproveJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[16]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1744,7 @@ func (x *ApproveJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveJobRequest.ProtoReflect.Descriptor instead.
 func (*ApproveJobRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{16}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ApproveJobRequest) GetId() string {
@@ -1248,7 +1779,7 @@ type ApproveJobResponse struct {
 
 func (x *ApproveJobResponse) Reset() {
 	*x = ApproveJobResponse{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[17]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1791,7 @@ func (x *ApproveJobResponse) String() string {
 func (*ApproveJobResponse) ProtoMessage() {}
 
 func (x *ApproveJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[17]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1804,7 @@ func (x *ApproveJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveJobResponse.ProtoReflect.Descriptor instead.
 func (*ApproveJobResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{17}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ApproveJobResponse) GetJob() *Job {
@@ -1296,7 +1827,7 @@ type DenyJobRequest struct {
 
 func (x *DenyJobRequest) Reset() {
 	*x = DenyJobRequest{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[18]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1839,7 @@ func (x *DenyJobRequest) String() string {
 func (*DenyJobRequest) ProtoMessage() {}
 
 func (x *DenyJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[18]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1852,7 @@ func (x *DenyJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyJobRequest.ProtoReflect.Descriptor instead.
 func (*DenyJobRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{18}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DenyJobRequest) GetId() string {
@@ -1349,7 +1880,7 @@ type DenyJobResponse struct {
 
 func (x *DenyJobResponse) Reset() {
 	*x = DenyJobResponse{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[19]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1892,7 @@ func (x *DenyJobResponse) String() string {
 func (*DenyJobResponse) ProtoMessage() {}
 
 func (x *DenyJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[19]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1905,7 @@ func (x *DenyJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyJobResponse.ProtoReflect.Descriptor instead.
 func (*DenyJobResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{19}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DenyJobResponse) GetJob() *Job {
@@ -1399,7 +1930,7 @@ type ResolveJobRequest struct {
 
 func (x *ResolveJobRequest) Reset() {
 	*x = ResolveJobRequest{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[20]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1942,7 @@ func (x *ResolveJobRequest) String() string {
 func (*ResolveJobRequest) ProtoMessage() {}
 
 func (x *ResolveJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[20]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1955,7 @@ func (x *ResolveJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveJobRequest.ProtoReflect.Descriptor instead.
 func (*ResolveJobRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{20}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ResolveJobRequest) GetId() string {
@@ -1459,7 +1990,7 @@ type ResolveJobResponse struct {
 
 func (x *ResolveJobResponse) Reset() {
 	*x = ResolveJobResponse{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[21]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +2002,7 @@ func (x *ResolveJobResponse) String() string {
 func (*ResolveJobResponse) ProtoMessage() {}
 
 func (x *ResolveJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[21]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,12 +2015,242 @@ func (x *ResolveJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveJobResponse.ProtoReflect.Descriptor instead.
 func (*ResolveJobResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{21}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ResolveJobResponse) GetJob() *Job {
 	if x != nil {
 		return x.Job
+	}
+	return nil
+}
+
+// Request of JobService.SumUsage.
+type SumUsageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What to sum over.
+	By UsageBy `protobuf:"varint,1,opt,name=by,proto3,enum=macexec.v1.UsageBy" json:"by,omitempty"`
+	// Only jobs that ended at or after this time, cut down to a full hour; unset:
+	// all that is known.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// The most rows to return; 0: 100; at most 1000.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before; empty: the first page.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SumUsageRequest) Reset() {
+	*x = SumUsageRequest{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SumUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SumUsageRequest) ProtoMessage() {}
+
+func (x *SumUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SumUsageRequest.ProtoReflect.Descriptor instead.
+func (*SumUsageRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SumUsageRequest) GetBy() UsageBy {
+	if x != nil {
+		return x.By
+	}
+	return UsageBy_USAGE_BY_UNSPECIFIED
+}
+
+func (x *SumUsageRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *SumUsageRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *SumUsageRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// Response of JobService.SumUsage.
+type SumUsageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One row for each name, by name.
+	Rows []*UsageRow `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
+	// Empty at the end.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SumUsageResponse) Reset() {
+	*x = SumUsageResponse{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SumUsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SumUsageResponse) ProtoMessage() {}
+
+func (x *SumUsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SumUsageResponse.ProtoReflect.Descriptor instead.
+func (*SumUsageResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SumUsageResponse) GetRows() []*UsageRow {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *SumUsageResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// UsageRow is what the ended jobs of one run, principal or tool cost.
+type UsageRow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the run, the principal or the tool; empty: jobs that name no run.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What it is the name of.
+	By UsageBy `protobuf:"varint,2,opt,name=by,proto3,enum=macexec.v1.UsageBy" json:"by,omitempty"`
+	// Jobs that completed.
+	Completed int64 `protobuf:"varint,3,opt,name=completed,proto3" json:"completed,omitempty"`
+	// Jobs that failed.
+	Failed int64 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Jobs that were cancelled.
+	Cancelled int64 `protobuf:"varint,5,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	// What they cost together; peak_memory_bytes is the largest of all. Jobs whose
+	// outcome is unknown count once they are resolved.
+	Usage *Usage `protobuf:"bytes,6,opt,name=usage,proto3" json:"usage,omitempty"`
+	// From which hour on the row counts.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsageRow) Reset() {
+	*x = UsageRow{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsageRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsageRow) ProtoMessage() {}
+
+func (x *UsageRow) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsageRow.ProtoReflect.Descriptor instead.
+func (*UsageRow) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *UsageRow) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UsageRow) GetBy() UsageBy {
+	if x != nil {
+		return x.By
+	}
+	return UsageBy_USAGE_BY_UNSPECIFIED
+}
+
+func (x *UsageRow) GetCompleted() int64 {
+	if x != nil {
+		return x.Completed
+	}
+	return 0
+}
+
+func (x *UsageRow) GetFailed() int64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *UsageRow) GetCancelled() int64 {
+	if x != nil {
+		return x.Cancelled
+	}
+	return 0
+}
+
+func (x *UsageRow) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *UsageRow) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
 	}
 	return nil
 }
@@ -1520,7 +2281,18 @@ const file_macexec_v1_job_service_proto_rawDesc = "" +
 	"\x10LookupKeyRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\"B\n" +
 	"\x11LookupKeyResponse\x12-\n" +
-	"\x06record\x18\x01 \x01(\v2\x15.macexec.v1.KeyRecordR\x06record\"\xa6\x03\n" +
+	"\x06record\x18\x01 \x01(\v2\x15.macexec.v1.KeyRecordR\x06record\";\n" +
+	"\x0fFenceKeyRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"[\n" +
+	"\x10FenceKeyResponse\x12-\n" +
+	"\x06record\x18\x01 \x01(\v2\x15.macexec.v1.KeyRecordR\x06record\x12\x18\n" +
+	"\aplanted\x18\x02 \x01(\bR\aplanted\"C\n" +
+	"\x0eWaitJobRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
+	"\fwait_seconds\x18\x02 \x01(\x01R\vwaitSeconds\"4\n" +
+	"\x0fWaitJobResponse\x12!\n" +
+	"\x03job\x18\x01 \x01(\v2\x0f.macexec.v1.JobR\x03job\"\xde\x04\n" +
 	"\x0fListJobsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1534,7 +2306,13 @@ const file_macexec_v1_job_service_proto_rawDesc = "" +
 	"toolCallId\x120\n" +
 	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12?\n" +
 	"\x06labels\x18\n" +
-	" \x03(\v2'.macexec.v1.ListJobsRequest.LabelsEntryR\x06labels\x1a9\n" +
+	" \x03(\v2'.macexec.v1.ListJobsRequest.LabelsEntryR\x06labels\x12\"\n" +
+	"\rparent_run_id\x18\v \x01(\tR\vparentRunId\x12\x1b\n" +
+	"\tthread_id\x18\f \x01(\tR\bthreadId\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\r \x01(\tR\tcontextId\x12$\n" +
+	"\x0eparent_call_id\x18\x0e \x01(\tR\fparentCallId\x120\n" +
+	"\x05until\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe0\x01\n" +
@@ -1544,13 +2322,29 @@ const file_macexec_v1_job_service_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\x1a:\n" +
 	"\fDamagedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8d\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa4\x04\n" +
 	"\x10WatchJobsRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\x04R\x05after\x12\x19\n" +
 	"\bfrom_now\x18\x02 \x01(\bR\afromNow\x12\x15\n" +
 	"\x06job_id\x18\x03 \x01(\tR\x05jobId\x12\x15\n" +
 	"\x06run_id\x18\x04 \x01(\tR\x05runId\x12\x1a\n" +
-	"\bprogress\x18\x05 \x01(\bR\bprogress\"<\n" +
+	"\bprogress\x18\x05 \x01(\bR\bprogress\x12\x12\n" +
+	"\x04tool\x18\x06 \x01(\tR\x04tool\x12\x1c\n" +
+	"\tprincipal\x18\a \x01(\tR\tprincipal\x12\x10\n" +
+	"\x03key\x18\b \x01(\tR\x03key\x12 \n" +
+	"\ftool_call_id\x18\t \x01(\tR\n" +
+	"toolCallId\x12\"\n" +
+	"\rparent_run_id\x18\n" +
+	" \x01(\tR\vparentRunId\x12\x1b\n" +
+	"\tthread_id\x18\v \x01(\tR\bthreadId\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\f \x01(\tR\tcontextId\x12$\n" +
+	"\x0eparent_call_id\x18\r \x01(\tR\fparentCallId\x12@\n" +
+	"\x06labels\x18\x0e \x03(\v2(.macexec.v1.WatchJobsRequest.LabelsEntryR\x06labels\x12,\n" +
+	"\x06states\x18\x0f \x03(\x0e2\x14.macexec.v1.JobStateR\x06states\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"<\n" +
 	"\x11WatchJobsResponse\x12'\n" +
 	"\x05event\x18\x01 \x01(\v2\x11.macexec.v1.EventR\x05event\"\xb9\x01\n" +
 	"\x05Event\x12\x16\n" +
@@ -1580,7 +2374,15 @@ const file_macexec_v1_job_service_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"6\n" +
 	"\x11CancelJobResponse\x12!\n" +
-	"\x03job\x18\x01 \x01(\v2\x0f.macexec.v1.JobR\x03job\"b\n" +
+	"\x03job\x18\x01 \x01(\v2\x0f.macexec.v1.JobR\x03job\"A\n" +
+	"\x10CancelRunRequest\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x96\x01\n" +
+	"\x11CancelRunResponse\x12\x17\n" +
+	"\arun_ids\x18\x01 \x03(\tR\x06runIds\x12\x17\n" +
+	"\ajob_ids\x18\x02 \x03(\tR\x06jobIds\x12'\n" +
+	"\x10too_late_job_ids\x18\x03 \x03(\tR\rtooLateJobIds\x12&\n" +
+	"\x0funknown_job_ids\x18\x04 \x03(\tR\runknownJobIds\"b\n" +
 	"\x11ApproveJobRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12%\n" +
 	"\x0ebinding_digest\x18\x02 \x01(\tR\rbindingDigest\x12\x16\n" +
@@ -1597,25 +2399,51 @@ const file_macexec_v1_job_service_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\x0e2\x14.macexec.v1.JobStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"7\n" +
 	"\x12ResolveJobResponse\x12!\n" +
-	"\x03job\x18\x01 \x01(\v2\x0f.macexec.v1.JobR\x03job*U\n" +
+	"\x03job\x18\x01 \x01(\v2\x0f.macexec.v1.JobR\x03job\"\xa4\x01\n" +
+	"\x0fSumUsageRequest\x12#\n" +
+	"\x02by\x18\x01 \x01(\x0e2\x13.macexec.v1.UsageByR\x02by\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"d\n" +
+	"\x10SumUsageResponse\x12(\n" +
+	"\x04rows\x18\x01 \x03(\v2\x14.macexec.v1.UsageRowR\x04rows\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf2\x01\n" +
+	"\bUsageRow\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
+	"\x02by\x18\x02 \x01(\x0e2\x13.macexec.v1.UsageByR\x02by\x12\x1c\n" +
+	"\tcompleted\x18\x03 \x01(\x03R\tcompleted\x12\x16\n" +
+	"\x06failed\x18\x04 \x01(\x03R\x06failed\x12\x1c\n" +
+	"\tcancelled\x18\x05 \x01(\x03R\tcancelled\x12'\n" +
+	"\x05usage\x18\x06 \x01(\v2\x11.macexec.v1.UsageR\x05usage\x120\n" +
+	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since*U\n" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\xee\x05\n" +
+	"\x11LOG_STREAM_STDERR\x10\x02*`\n" +
+	"\aUsageBy\x12\x18\n" +
+	"\x14USAGE_BY_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fUSAGE_BY_RUN\x10\x01\x12\x16\n" +
+	"\x12USAGE_BY_PRINCIPAL\x10\x02\x12\x11\n" +
+	"\rUSAGE_BY_TOOL\x10\x032\x8a\b\n" +
 	"\n" +
 	"JobService\x12H\n" +
 	"\tSubmitJob\x12\x1c.macexec.v1.SubmitJobRequest\x1a\x1d.macexec.v1.SubmitJobResponse\x12?\n" +
 	"\x06GetJob\x12\x19.macexec.v1.GetJobRequest\x1a\x1a.macexec.v1.GetJobResponse\x12H\n" +
 	"\tLookupKey\x12\x1c.macexec.v1.LookupKeyRequest\x1a\x1d.macexec.v1.LookupKeyResponse\x12E\n" +
+	"\bFenceKey\x12\x1b.macexec.v1.FenceKeyRequest\x1a\x1c.macexec.v1.FenceKeyResponse\x12B\n" +
+	"\aWaitJob\x12\x1a.macexec.v1.WaitJobRequest\x1a\x1b.macexec.v1.WaitJobResponse\x12E\n" +
 	"\bListJobs\x12\x1b.macexec.v1.ListJobsRequest\x1a\x1c.macexec.v1.ListJobsResponse\x12J\n" +
 	"\tWatchJobs\x12\x1c.macexec.v1.WatchJobsRequest\x1a\x1d.macexec.v1.WatchJobsResponse0\x01\x12P\n" +
 	"\vReadJobLogs\x12\x1e.macexec.v1.ReadJobLogsRequest\x1a\x1f.macexec.v1.ReadJobLogsResponse0\x01\x12H\n" +
-	"\tCancelJob\x12\x1c.macexec.v1.CancelJobRequest\x1a\x1d.macexec.v1.CancelJobResponse\x12K\n" +
+	"\tCancelJob\x12\x1c.macexec.v1.CancelJobRequest\x1a\x1d.macexec.v1.CancelJobResponse\x12H\n" +
+	"\tCancelRun\x12\x1c.macexec.v1.CancelRunRequest\x1a\x1d.macexec.v1.CancelRunResponse\x12K\n" +
 	"\n" +
 	"ApproveJob\x12\x1d.macexec.v1.ApproveJobRequest\x1a\x1e.macexec.v1.ApproveJobResponse\x12B\n" +
 	"\aDenyJob\x12\x1a.macexec.v1.DenyJobRequest\x1a\x1b.macexec.v1.DenyJobResponse\x12K\n" +
 	"\n" +
-	"ResolveJob\x12\x1d.macexec.v1.ResolveJobRequest\x1a\x1e.macexec.v1.ResolveJobResponseB7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
+	"ResolveJob\x12\x1d.macexec.v1.ResolveJobRequest\x1a\x1e.macexec.v1.ResolveJobResponse\x12E\n" +
+	"\bSumUsage\x12\x1b.macexec.v1.SumUsageRequest\x1a\x1c.macexec.v1.SumUsageResponseB7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
 
 var (
 	file_macexec_v1_job_service_proto_rawDescOnce sync.Once
@@ -1629,94 +2457,125 @@ func file_macexec_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_macexec_v1_job_service_proto_rawDescData
 }
 
-var file_macexec_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_macexec_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_macexec_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_macexec_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_macexec_v1_job_service_proto_goTypes = []any{
 	(LogStream)(0),                // 0: macexec.v1.LogStream
-	(*SubmitJobRequest)(nil),      // 1: macexec.v1.SubmitJobRequest
-	(*SubmitJobResponse)(nil),     // 2: macexec.v1.SubmitJobResponse
-	(*GetJobRequest)(nil),         // 3: macexec.v1.GetJobRequest
-	(*GetJobResponse)(nil),        // 4: macexec.v1.GetJobResponse
-	(*LookupKeyRequest)(nil),      // 5: macexec.v1.LookupKeyRequest
-	(*LookupKeyResponse)(nil),     // 6: macexec.v1.LookupKeyResponse
-	(*ListJobsRequest)(nil),       // 7: macexec.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),      // 8: macexec.v1.ListJobsResponse
-	(*WatchJobsRequest)(nil),      // 9: macexec.v1.WatchJobsRequest
-	(*WatchJobsResponse)(nil),     // 10: macexec.v1.WatchJobsResponse
-	(*Event)(nil),                 // 11: macexec.v1.Event
-	(*ReadJobLogsRequest)(nil),    // 12: macexec.v1.ReadJobLogsRequest
-	(*ReadJobLogsResponse)(nil),   // 13: macexec.v1.ReadJobLogsResponse
-	(*LogChunk)(nil),              // 14: macexec.v1.LogChunk
-	(*CancelJobRequest)(nil),      // 15: macexec.v1.CancelJobRequest
-	(*CancelJobResponse)(nil),     // 16: macexec.v1.CancelJobResponse
-	(*ApproveJobRequest)(nil),     // 17: macexec.v1.ApproveJobRequest
-	(*ApproveJobResponse)(nil),    // 18: macexec.v1.ApproveJobResponse
-	(*DenyJobRequest)(nil),        // 19: macexec.v1.DenyJobRequest
-	(*DenyJobResponse)(nil),       // 20: macexec.v1.DenyJobResponse
-	(*ResolveJobRequest)(nil),     // 21: macexec.v1.ResolveJobRequest
-	(*ResolveJobResponse)(nil),    // 22: macexec.v1.ResolveJobResponse
-	nil,                           // 23: macexec.v1.ListJobsRequest.LabelsEntry
-	nil,                           // 24: macexec.v1.ListJobsResponse.DamagedEntry
-	(Purpose)(0),                  // 25: macexec.v1.Purpose
-	(*Options)(nil),               // 26: macexec.v1.Options
-	(*CallContext)(nil),           // 27: macexec.v1.CallContext
-	(*Job)(nil),                   // 28: macexec.v1.Job
-	(*KeyRecord)(nil),             // 29: macexec.v1.KeyRecord
-	(JobState)(0),                 // 30: macexec.v1.JobState
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
-	(*Entry)(nil),                 // 32: macexec.v1.Entry
-	(*Progress)(nil),              // 33: macexec.v1.Progress
+	(UsageBy)(0),                  // 1: macexec.v1.UsageBy
+	(*SubmitJobRequest)(nil),      // 2: macexec.v1.SubmitJobRequest
+	(*SubmitJobResponse)(nil),     // 3: macexec.v1.SubmitJobResponse
+	(*GetJobRequest)(nil),         // 4: macexec.v1.GetJobRequest
+	(*GetJobResponse)(nil),        // 5: macexec.v1.GetJobResponse
+	(*LookupKeyRequest)(nil),      // 6: macexec.v1.LookupKeyRequest
+	(*LookupKeyResponse)(nil),     // 7: macexec.v1.LookupKeyResponse
+	(*FenceKeyRequest)(nil),       // 8: macexec.v1.FenceKeyRequest
+	(*FenceKeyResponse)(nil),      // 9: macexec.v1.FenceKeyResponse
+	(*WaitJobRequest)(nil),        // 10: macexec.v1.WaitJobRequest
+	(*WaitJobResponse)(nil),       // 11: macexec.v1.WaitJobResponse
+	(*ListJobsRequest)(nil),       // 12: macexec.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 13: macexec.v1.ListJobsResponse
+	(*WatchJobsRequest)(nil),      // 14: macexec.v1.WatchJobsRequest
+	(*WatchJobsResponse)(nil),     // 15: macexec.v1.WatchJobsResponse
+	(*Event)(nil),                 // 16: macexec.v1.Event
+	(*ReadJobLogsRequest)(nil),    // 17: macexec.v1.ReadJobLogsRequest
+	(*ReadJobLogsResponse)(nil),   // 18: macexec.v1.ReadJobLogsResponse
+	(*LogChunk)(nil),              // 19: macexec.v1.LogChunk
+	(*CancelJobRequest)(nil),      // 20: macexec.v1.CancelJobRequest
+	(*CancelJobResponse)(nil),     // 21: macexec.v1.CancelJobResponse
+	(*CancelRunRequest)(nil),      // 22: macexec.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),     // 23: macexec.v1.CancelRunResponse
+	(*ApproveJobRequest)(nil),     // 24: macexec.v1.ApproveJobRequest
+	(*ApproveJobResponse)(nil),    // 25: macexec.v1.ApproveJobResponse
+	(*DenyJobRequest)(nil),        // 26: macexec.v1.DenyJobRequest
+	(*DenyJobResponse)(nil),       // 27: macexec.v1.DenyJobResponse
+	(*ResolveJobRequest)(nil),     // 28: macexec.v1.ResolveJobRequest
+	(*ResolveJobResponse)(nil),    // 29: macexec.v1.ResolveJobResponse
+	(*SumUsageRequest)(nil),       // 30: macexec.v1.SumUsageRequest
+	(*SumUsageResponse)(nil),      // 31: macexec.v1.SumUsageResponse
+	(*UsageRow)(nil),              // 32: macexec.v1.UsageRow
+	nil,                           // 33: macexec.v1.ListJobsRequest.LabelsEntry
+	nil,                           // 34: macexec.v1.ListJobsResponse.DamagedEntry
+	nil,                           // 35: macexec.v1.WatchJobsRequest.LabelsEntry
+	(Purpose)(0),                  // 36: macexec.v1.Purpose
+	(*Options)(nil),               // 37: macexec.v1.Options
+	(*CallContext)(nil),           // 38: macexec.v1.CallContext
+	(*Job)(nil),                   // 39: macexec.v1.Job
+	(*KeyRecord)(nil),             // 40: macexec.v1.KeyRecord
+	(JobState)(0),                 // 41: macexec.v1.JobState
+	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
+	(*Entry)(nil),                 // 43: macexec.v1.Entry
+	(*Progress)(nil),              // 44: macexec.v1.Progress
+	(*Usage)(nil),                 // 45: macexec.v1.Usage
 }
 var file_macexec_v1_job_service_proto_depIdxs = []int32{
-	25, // 0: macexec.v1.SubmitJobRequest.purpose:type_name -> macexec.v1.Purpose
-	26, // 1: macexec.v1.SubmitJobRequest.options:type_name -> macexec.v1.Options
-	27, // 2: macexec.v1.SubmitJobRequest.context:type_name -> macexec.v1.CallContext
-	28, // 3: macexec.v1.SubmitJobResponse.job:type_name -> macexec.v1.Job
-	27, // 4: macexec.v1.SubmitJobResponse.context:type_name -> macexec.v1.CallContext
-	28, // 5: macexec.v1.GetJobResponse.job:type_name -> macexec.v1.Job
-	29, // 6: macexec.v1.LookupKeyResponse.record:type_name -> macexec.v1.KeyRecord
-	30, // 7: macexec.v1.ListJobsRequest.states:type_name -> macexec.v1.JobState
-	31, // 8: macexec.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
-	23, // 9: macexec.v1.ListJobsRequest.labels:type_name -> macexec.v1.ListJobsRequest.LabelsEntry
-	28, // 10: macexec.v1.ListJobsResponse.jobs:type_name -> macexec.v1.Job
-	24, // 11: macexec.v1.ListJobsResponse.damaged:type_name -> macexec.v1.ListJobsResponse.DamagedEntry
-	11, // 12: macexec.v1.WatchJobsResponse.event:type_name -> macexec.v1.Event
-	32, // 13: macexec.v1.Event.entry:type_name -> macexec.v1.Entry
-	28, // 14: macexec.v1.Event.job:type_name -> macexec.v1.Job
-	33, // 15: macexec.v1.Event.progress:type_name -> macexec.v1.Progress
-	14, // 16: macexec.v1.ReadJobLogsResponse.chunk:type_name -> macexec.v1.LogChunk
-	0,  // 17: macexec.v1.LogChunk.stream:type_name -> macexec.v1.LogStream
-	31, // 18: macexec.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
-	28, // 19: macexec.v1.CancelJobResponse.job:type_name -> macexec.v1.Job
-	28, // 20: macexec.v1.ApproveJobResponse.job:type_name -> macexec.v1.Job
-	28, // 21: macexec.v1.DenyJobResponse.job:type_name -> macexec.v1.Job
-	30, // 22: macexec.v1.ResolveJobRequest.state:type_name -> macexec.v1.JobState
-	28, // 23: macexec.v1.ResolveJobResponse.job:type_name -> macexec.v1.Job
-	1,  // 24: macexec.v1.JobService.SubmitJob:input_type -> macexec.v1.SubmitJobRequest
-	3,  // 25: macexec.v1.JobService.GetJob:input_type -> macexec.v1.GetJobRequest
-	5,  // 26: macexec.v1.JobService.LookupKey:input_type -> macexec.v1.LookupKeyRequest
-	7,  // 27: macexec.v1.JobService.ListJobs:input_type -> macexec.v1.ListJobsRequest
-	9,  // 28: macexec.v1.JobService.WatchJobs:input_type -> macexec.v1.WatchJobsRequest
-	12, // 29: macexec.v1.JobService.ReadJobLogs:input_type -> macexec.v1.ReadJobLogsRequest
-	15, // 30: macexec.v1.JobService.CancelJob:input_type -> macexec.v1.CancelJobRequest
-	17, // 31: macexec.v1.JobService.ApproveJob:input_type -> macexec.v1.ApproveJobRequest
-	19, // 32: macexec.v1.JobService.DenyJob:input_type -> macexec.v1.DenyJobRequest
-	21, // 33: macexec.v1.JobService.ResolveJob:input_type -> macexec.v1.ResolveJobRequest
-	2,  // 34: macexec.v1.JobService.SubmitJob:output_type -> macexec.v1.SubmitJobResponse
-	4,  // 35: macexec.v1.JobService.GetJob:output_type -> macexec.v1.GetJobResponse
-	6,  // 36: macexec.v1.JobService.LookupKey:output_type -> macexec.v1.LookupKeyResponse
-	8,  // 37: macexec.v1.JobService.ListJobs:output_type -> macexec.v1.ListJobsResponse
-	10, // 38: macexec.v1.JobService.WatchJobs:output_type -> macexec.v1.WatchJobsResponse
-	13, // 39: macexec.v1.JobService.ReadJobLogs:output_type -> macexec.v1.ReadJobLogsResponse
-	16, // 40: macexec.v1.JobService.CancelJob:output_type -> macexec.v1.CancelJobResponse
-	18, // 41: macexec.v1.JobService.ApproveJob:output_type -> macexec.v1.ApproveJobResponse
-	20, // 42: macexec.v1.JobService.DenyJob:output_type -> macexec.v1.DenyJobResponse
-	22, // 43: macexec.v1.JobService.ResolveJob:output_type -> macexec.v1.ResolveJobResponse
-	34, // [34:44] is the sub-list for method output_type
-	24, // [24:34] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	36, // 0: macexec.v1.SubmitJobRequest.purpose:type_name -> macexec.v1.Purpose
+	37, // 1: macexec.v1.SubmitJobRequest.options:type_name -> macexec.v1.Options
+	38, // 2: macexec.v1.SubmitJobRequest.context:type_name -> macexec.v1.CallContext
+	39, // 3: macexec.v1.SubmitJobResponse.job:type_name -> macexec.v1.Job
+	38, // 4: macexec.v1.SubmitJobResponse.context:type_name -> macexec.v1.CallContext
+	39, // 5: macexec.v1.GetJobResponse.job:type_name -> macexec.v1.Job
+	40, // 6: macexec.v1.LookupKeyResponse.record:type_name -> macexec.v1.KeyRecord
+	40, // 7: macexec.v1.FenceKeyResponse.record:type_name -> macexec.v1.KeyRecord
+	39, // 8: macexec.v1.WaitJobResponse.job:type_name -> macexec.v1.Job
+	41, // 9: macexec.v1.ListJobsRequest.states:type_name -> macexec.v1.JobState
+	42, // 10: macexec.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
+	33, // 11: macexec.v1.ListJobsRequest.labels:type_name -> macexec.v1.ListJobsRequest.LabelsEntry
+	42, // 12: macexec.v1.ListJobsRequest.until:type_name -> google.protobuf.Timestamp
+	39, // 13: macexec.v1.ListJobsResponse.jobs:type_name -> macexec.v1.Job
+	34, // 14: macexec.v1.ListJobsResponse.damaged:type_name -> macexec.v1.ListJobsResponse.DamagedEntry
+	35, // 15: macexec.v1.WatchJobsRequest.labels:type_name -> macexec.v1.WatchJobsRequest.LabelsEntry
+	41, // 16: macexec.v1.WatchJobsRequest.states:type_name -> macexec.v1.JobState
+	16, // 17: macexec.v1.WatchJobsResponse.event:type_name -> macexec.v1.Event
+	43, // 18: macexec.v1.Event.entry:type_name -> macexec.v1.Entry
+	39, // 19: macexec.v1.Event.job:type_name -> macexec.v1.Job
+	44, // 20: macexec.v1.Event.progress:type_name -> macexec.v1.Progress
+	19, // 21: macexec.v1.ReadJobLogsResponse.chunk:type_name -> macexec.v1.LogChunk
+	0,  // 22: macexec.v1.LogChunk.stream:type_name -> macexec.v1.LogStream
+	42, // 23: macexec.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
+	39, // 24: macexec.v1.CancelJobResponse.job:type_name -> macexec.v1.Job
+	39, // 25: macexec.v1.ApproveJobResponse.job:type_name -> macexec.v1.Job
+	39, // 26: macexec.v1.DenyJobResponse.job:type_name -> macexec.v1.Job
+	41, // 27: macexec.v1.ResolveJobRequest.state:type_name -> macexec.v1.JobState
+	39, // 28: macexec.v1.ResolveJobResponse.job:type_name -> macexec.v1.Job
+	1,  // 29: macexec.v1.SumUsageRequest.by:type_name -> macexec.v1.UsageBy
+	42, // 30: macexec.v1.SumUsageRequest.since:type_name -> google.protobuf.Timestamp
+	32, // 31: macexec.v1.SumUsageResponse.rows:type_name -> macexec.v1.UsageRow
+	1,  // 32: macexec.v1.UsageRow.by:type_name -> macexec.v1.UsageBy
+	45, // 33: macexec.v1.UsageRow.usage:type_name -> macexec.v1.Usage
+	42, // 34: macexec.v1.UsageRow.since:type_name -> google.protobuf.Timestamp
+	2,  // 35: macexec.v1.JobService.SubmitJob:input_type -> macexec.v1.SubmitJobRequest
+	4,  // 36: macexec.v1.JobService.GetJob:input_type -> macexec.v1.GetJobRequest
+	6,  // 37: macexec.v1.JobService.LookupKey:input_type -> macexec.v1.LookupKeyRequest
+	8,  // 38: macexec.v1.JobService.FenceKey:input_type -> macexec.v1.FenceKeyRequest
+	10, // 39: macexec.v1.JobService.WaitJob:input_type -> macexec.v1.WaitJobRequest
+	12, // 40: macexec.v1.JobService.ListJobs:input_type -> macexec.v1.ListJobsRequest
+	14, // 41: macexec.v1.JobService.WatchJobs:input_type -> macexec.v1.WatchJobsRequest
+	17, // 42: macexec.v1.JobService.ReadJobLogs:input_type -> macexec.v1.ReadJobLogsRequest
+	20, // 43: macexec.v1.JobService.CancelJob:input_type -> macexec.v1.CancelJobRequest
+	22, // 44: macexec.v1.JobService.CancelRun:input_type -> macexec.v1.CancelRunRequest
+	24, // 45: macexec.v1.JobService.ApproveJob:input_type -> macexec.v1.ApproveJobRequest
+	26, // 46: macexec.v1.JobService.DenyJob:input_type -> macexec.v1.DenyJobRequest
+	28, // 47: macexec.v1.JobService.ResolveJob:input_type -> macexec.v1.ResolveJobRequest
+	30, // 48: macexec.v1.JobService.SumUsage:input_type -> macexec.v1.SumUsageRequest
+	3,  // 49: macexec.v1.JobService.SubmitJob:output_type -> macexec.v1.SubmitJobResponse
+	5,  // 50: macexec.v1.JobService.GetJob:output_type -> macexec.v1.GetJobResponse
+	7,  // 51: macexec.v1.JobService.LookupKey:output_type -> macexec.v1.LookupKeyResponse
+	9,  // 52: macexec.v1.JobService.FenceKey:output_type -> macexec.v1.FenceKeyResponse
+	11, // 53: macexec.v1.JobService.WaitJob:output_type -> macexec.v1.WaitJobResponse
+	13, // 54: macexec.v1.JobService.ListJobs:output_type -> macexec.v1.ListJobsResponse
+	15, // 55: macexec.v1.JobService.WatchJobs:output_type -> macexec.v1.WatchJobsResponse
+	18, // 56: macexec.v1.JobService.ReadJobLogs:output_type -> macexec.v1.ReadJobLogsResponse
+	21, // 57: macexec.v1.JobService.CancelJob:output_type -> macexec.v1.CancelJobResponse
+	23, // 58: macexec.v1.JobService.CancelRun:output_type -> macexec.v1.CancelRunResponse
+	25, // 59: macexec.v1.JobService.ApproveJob:output_type -> macexec.v1.ApproveJobResponse
+	27, // 60: macexec.v1.JobService.DenyJob:output_type -> macexec.v1.DenyJobResponse
+	29, // 61: macexec.v1.JobService.ResolveJob:output_type -> macexec.v1.ResolveJobResponse
+	31, // 62: macexec.v1.JobService.SumUsage:output_type -> macexec.v1.SumUsageResponse
+	49, // [49:63] is the sub-list for method output_type
+	35, // [35:49] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_macexec_v1_job_service_proto_init() }
@@ -1732,8 +2591,8 @@ func file_macexec_v1_job_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_macexec_v1_job_service_proto_rawDesc), len(file_macexec_v1_job_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   24,
+			NumEnums:      2,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,13 +22,17 @@ const (
 	JobService_SubmitJob_FullMethodName   = "/macexec.v1.JobService/SubmitJob"
 	JobService_GetJob_FullMethodName      = "/macexec.v1.JobService/GetJob"
 	JobService_LookupKey_FullMethodName   = "/macexec.v1.JobService/LookupKey"
+	JobService_FenceKey_FullMethodName    = "/macexec.v1.JobService/FenceKey"
+	JobService_WaitJob_FullMethodName     = "/macexec.v1.JobService/WaitJob"
 	JobService_ListJobs_FullMethodName    = "/macexec.v1.JobService/ListJobs"
 	JobService_WatchJobs_FullMethodName   = "/macexec.v1.JobService/WatchJobs"
 	JobService_ReadJobLogs_FullMethodName = "/macexec.v1.JobService/ReadJobLogs"
 	JobService_CancelJob_FullMethodName   = "/macexec.v1.JobService/CancelJob"
+	JobService_CancelRun_FullMethodName   = "/macexec.v1.JobService/CancelRun"
 	JobService_ApproveJob_FullMethodName  = "/macexec.v1.JobService/ApproveJob"
 	JobService_DenyJob_FullMethodName     = "/macexec.v1.JobService/DenyJob"
 	JobService_ResolveJob_FullMethodName  = "/macexec.v1.JobService/ResolveJob"
+	JobService_SumUsage_FullMethodName    = "/macexec.v1.JobService/SumUsage"
 )
 
 // JobServiceClient is the client API for JobService service.
@@ -53,9 +57,10 @@ type JobServiceClient interface {
 	// Errors: REQUEST_INVALID, ARGUMENTS_NOT_JSON, ARGUMENTS_TOO_LARGE,
 	// ARGUMENTS_SCHEMA_VIOLATION, ARGUMENTS_NOT_POSSIBLE, KEY_REQUIRED,
 	// TOOL_NOT_FOUND, TOOL_UNAVAILABLE, POLICY_DENIED, START_BY_PASSED,
-	// IDEMPOTENCY_KEY_CONFLICT, HOST_DRAINING (the daemon is stopping), DISK_FULL,
-	// STORE_FAILED, COMMIT_UNKNOWN; and RESULT_EXPIRED and KEY_FENCED, which this
-	// version never gives, since it neither prunes nor fences.
+	// IDEMPOTENCY_KEY_CONFLICT, KEY_FENCED, RUN_CLOSED, LOCK_HELD (only with on_lock
+	// refuse), ALREADY_SUPERSEDED, JOB_NOT_FOUND and JOB_STATE_CONFLICT (the job to
+	// supersede), HOST_DRAINING, DISK_FULL, STORE_FAILED, COMMIT_UNKNOWN; and
+	// RESULT_EXPIRED, which this version never gives, since it does not prune.
 	SubmitJob(ctx context.Context, in *SubmitJobRequest, opts ...grpc.CallOption) (*SubmitJobResponse, error)
 	// GetJob returns a job as it is now. Errors: JOB_NOT_FOUND, JOB_ON_OTHER_HOST,
 	// RECORD_DAMAGED.
@@ -63,8 +68,19 @@ type JobServiceClient interface {
 	// LookupKey answers whether anything ever started under a key of the caller's
 	// principal. It changes nothing. Errors: JOB_NOT_FOUND when the key is free.
 	LookupKey(ctx context.Context, in *LookupKeyRequest, opts ...grpc.CallOption) (*LookupKeyResponse, error)
+	// FenceKey makes sure that nothing ever starts under a key that is still free: it
+	// returns what the key stands for, or plants a fence and returns that. So of a
+	// fence and a submission that race, one is first and the other is told of it. It
+	// is what a fleet asks for before it moves work to another host. Errors:
+	// REQUEST_INVALID, STORE_FAILED, COMMIT_UNKNOWN.
+	FenceKey(ctx context.Context, in *FenceKeyRequest, opts ...grpc.CallOption) (*FenceKeyResponse, error)
+	// WaitJob answers when the job is settled (ended, or unknown), or after the wait,
+	// with the job as it is then; its state says which. Errors: as GetJob.
+	WaitJob(ctx context.Context, in *WaitJobRequest, opts ...grpc.CallOption) (*WaitJobResponse, error)
 	// ListJobs returns jobs, newest first. A page is also cut where it would become
-	// larger than a client accepts by default. Errors: REQUEST_INVALID.
+	// larger than a client accepts by default. A job that is accepted while somebody
+	// turns the pages appears on no later page and moves nothing. Errors:
+	// REQUEST_INVALID.
 	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
 	// WatchJobs streams what happens to jobs, from a cursor on. It ends only by the
 	// caller, by an error, or when the daemon stops: then the status is UNAVAILABLE,
@@ -79,6 +95,13 @@ type JobServiceClient interface {
 	// has started ends later, as the watch tells. Cancelling again changes nothing.
 	// Errors: JOB_NOT_FOUND, STOP_TOO_LATE.
 	CancelJob(ctx context.Context, in *CancelJobRequest, opts ...grpc.CallOption) (*CancelJobResponse, error)
+	// CancelRun closes a run: every later submission of it is RUN_CLOSED and uses no
+	// key, also those in flight now; and it asks for a stop of every job of it that
+	// has not ended. With it go the runs whose parent_run_id it is, and the calls
+	// whose parent_call_id is the tool_call_id of a job of it, and theirs. A run
+	// needs no job to be closed, and is closed for ever. Jobs that can no longer be
+	// stopped are left, and said. Errors: REQUEST_INVALID.
+	CancelRun(ctx context.Context, in *CancelRunRequest, opts ...grpc.CallOption) (*CancelRunResponse, error)
 	// ApproveJob agrees to what the job's approval binds. Errors: JOB_NOT_FOUND,
 	// APPROVAL_ALREADY_DECIDED, JOB_STATE_CONFLICT (another binding), NOT_AUTHORIZED.
 	ApproveJob(ctx context.Context, in *ApproveJobRequest, opts ...grpc.CallOption) (*ApproveJobResponse, error)
@@ -88,6 +111,9 @@ type JobServiceClient interface {
 	// ResolveJob says, in the caller's name, how an unknown job ended. Errors:
 	// JOB_NOT_FOUND, JOB_STATE_CONFLICT, REQUEST_INVALID, NOT_AUTHORIZED.
 	ResolveJob(ctx context.Context, in *ResolveJobRequest, opts ...grpc.CallOption) (*ResolveJobResponse, error)
+	// SumUsage says what jobs cost, by run, principal or tool, also of jobs whose
+	// records are pruned. Errors: REQUEST_INVALID.
+	SumUsage(ctx context.Context, in *SumUsageRequest, opts ...grpc.CallOption) (*SumUsageResponse, error)
 }
 
 type jobServiceClient struct {
@@ -122,6 +148,26 @@ func (c *jobServiceClient) LookupKey(ctx context.Context, in *LookupKeyRequest, 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(LookupKeyResponse)
 	err := c.cc.Invoke(ctx, JobService_LookupKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) FenceKey(ctx context.Context, in *FenceKeyRequest, opts ...grpc.CallOption) (*FenceKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FenceKeyResponse)
+	err := c.cc.Invoke(ctx, JobService_FenceKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) WaitJob(ctx context.Context, in *WaitJobRequest, opts ...grpc.CallOption) (*WaitJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WaitJobResponse)
+	err := c.cc.Invoke(ctx, JobService_WaitJob_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -186,6 +232,16 @@ func (c *jobServiceClient) CancelJob(ctx context.Context, in *CancelJobRequest, 
 	return out, nil
 }
 
+func (c *jobServiceClient) CancelRun(ctx context.Context, in *CancelRunRequest, opts ...grpc.CallOption) (*CancelRunResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CancelRunResponse)
+	err := c.cc.Invoke(ctx, JobService_CancelRun_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *jobServiceClient) ApproveJob(ctx context.Context, in *ApproveJobRequest, opts ...grpc.CallOption) (*ApproveJobResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ApproveJobResponse)
@@ -216,6 +272,16 @@ func (c *jobServiceClient) ResolveJob(ctx context.Context, in *ResolveJobRequest
 	return out, nil
 }
 
+func (c *jobServiceClient) SumUsage(ctx context.Context, in *SumUsageRequest, opts ...grpc.CallOption) (*SumUsageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SumUsageResponse)
+	err := c.cc.Invoke(ctx, JobService_SumUsage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // JobServiceServer is the server API for JobService service.
 // All implementations must embed UnimplementedJobServiceServer
 // for forward compatibility.
@@ -238,9 +304,10 @@ type JobServiceServer interface {
 	// Errors: REQUEST_INVALID, ARGUMENTS_NOT_JSON, ARGUMENTS_TOO_LARGE,
 	// ARGUMENTS_SCHEMA_VIOLATION, ARGUMENTS_NOT_POSSIBLE, KEY_REQUIRED,
 	// TOOL_NOT_FOUND, TOOL_UNAVAILABLE, POLICY_DENIED, START_BY_PASSED,
-	// IDEMPOTENCY_KEY_CONFLICT, HOST_DRAINING (the daemon is stopping), DISK_FULL,
-	// STORE_FAILED, COMMIT_UNKNOWN; and RESULT_EXPIRED and KEY_FENCED, which this
-	// version never gives, since it neither prunes nor fences.
+	// IDEMPOTENCY_KEY_CONFLICT, KEY_FENCED, RUN_CLOSED, LOCK_HELD (only with on_lock
+	// refuse), ALREADY_SUPERSEDED, JOB_NOT_FOUND and JOB_STATE_CONFLICT (the job to
+	// supersede), HOST_DRAINING, DISK_FULL, STORE_FAILED, COMMIT_UNKNOWN; and
+	// RESULT_EXPIRED, which this version never gives, since it does not prune.
 	SubmitJob(context.Context, *SubmitJobRequest) (*SubmitJobResponse, error)
 	// GetJob returns a job as it is now. Errors: JOB_NOT_FOUND, JOB_ON_OTHER_HOST,
 	// RECORD_DAMAGED.
@@ -248,8 +315,19 @@ type JobServiceServer interface {
 	// LookupKey answers whether anything ever started under a key of the caller's
 	// principal. It changes nothing. Errors: JOB_NOT_FOUND when the key is free.
 	LookupKey(context.Context, *LookupKeyRequest) (*LookupKeyResponse, error)
+	// FenceKey makes sure that nothing ever starts under a key that is still free: it
+	// returns what the key stands for, or plants a fence and returns that. So of a
+	// fence and a submission that race, one is first and the other is told of it. It
+	// is what a fleet asks for before it moves work to another host. Errors:
+	// REQUEST_INVALID, STORE_FAILED, COMMIT_UNKNOWN.
+	FenceKey(context.Context, *FenceKeyRequest) (*FenceKeyResponse, error)
+	// WaitJob answers when the job is settled (ended, or unknown), or after the wait,
+	// with the job as it is then; its state says which. Errors: as GetJob.
+	WaitJob(context.Context, *WaitJobRequest) (*WaitJobResponse, error)
 	// ListJobs returns jobs, newest first. A page is also cut where it would become
-	// larger than a client accepts by default. Errors: REQUEST_INVALID.
+	// larger than a client accepts by default. A job that is accepted while somebody
+	// turns the pages appears on no later page and moves nothing. Errors:
+	// REQUEST_INVALID.
 	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
 	// WatchJobs streams what happens to jobs, from a cursor on. It ends only by the
 	// caller, by an error, or when the daemon stops: then the status is UNAVAILABLE,
@@ -264,6 +342,13 @@ type JobServiceServer interface {
 	// has started ends later, as the watch tells. Cancelling again changes nothing.
 	// Errors: JOB_NOT_FOUND, STOP_TOO_LATE.
 	CancelJob(context.Context, *CancelJobRequest) (*CancelJobResponse, error)
+	// CancelRun closes a run: every later submission of it is RUN_CLOSED and uses no
+	// key, also those in flight now; and it asks for a stop of every job of it that
+	// has not ended. With it go the runs whose parent_run_id it is, and the calls
+	// whose parent_call_id is the tool_call_id of a job of it, and theirs. A run
+	// needs no job to be closed, and is closed for ever. Jobs that can no longer be
+	// stopped are left, and said. Errors: REQUEST_INVALID.
+	CancelRun(context.Context, *CancelRunRequest) (*CancelRunResponse, error)
 	// ApproveJob agrees to what the job's approval binds. Errors: JOB_NOT_FOUND,
 	// APPROVAL_ALREADY_DECIDED, JOB_STATE_CONFLICT (another binding), NOT_AUTHORIZED.
 	ApproveJob(context.Context, *ApproveJobRequest) (*ApproveJobResponse, error)
@@ -273,6 +358,9 @@ type JobServiceServer interface {
 	// ResolveJob says, in the caller's name, how an unknown job ended. Errors:
 	// JOB_NOT_FOUND, JOB_STATE_CONFLICT, REQUEST_INVALID, NOT_AUTHORIZED.
 	ResolveJob(context.Context, *ResolveJobRequest) (*ResolveJobResponse, error)
+	// SumUsage says what jobs cost, by run, principal or tool, also of jobs whose
+	// records are pruned. Errors: REQUEST_INVALID.
+	SumUsage(context.Context, *SumUsageRequest) (*SumUsageResponse, error)
 	mustEmbedUnimplementedJobServiceServer()
 }
 
@@ -292,6 +380,12 @@ func (UnimplementedJobServiceServer) GetJob(context.Context, *GetJobRequest) (*G
 func (UnimplementedJobServiceServer) LookupKey(context.Context, *LookupKeyRequest) (*LookupKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method LookupKey not implemented")
 }
+func (UnimplementedJobServiceServer) FenceKey(context.Context, *FenceKeyRequest) (*FenceKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FenceKey not implemented")
+}
+func (UnimplementedJobServiceServer) WaitJob(context.Context, *WaitJobRequest) (*WaitJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WaitJob not implemented")
+}
 func (UnimplementedJobServiceServer) ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListJobs not implemented")
 }
@@ -304,6 +398,9 @@ func (UnimplementedJobServiceServer) ReadJobLogs(*ReadJobLogsRequest, grpc.Serve
 func (UnimplementedJobServiceServer) CancelJob(context.Context, *CancelJobRequest) (*CancelJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelJob not implemented")
 }
+func (UnimplementedJobServiceServer) CancelRun(context.Context, *CancelRunRequest) (*CancelRunResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CancelRun not implemented")
+}
 func (UnimplementedJobServiceServer) ApproveJob(context.Context, *ApproveJobRequest) (*ApproveJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ApproveJob not implemented")
 }
@@ -312,6 +409,9 @@ func (UnimplementedJobServiceServer) DenyJob(context.Context, *DenyJobRequest) (
 }
 func (UnimplementedJobServiceServer) ResolveJob(context.Context, *ResolveJobRequest) (*ResolveJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResolveJob not implemented")
+}
+func (UnimplementedJobServiceServer) SumUsage(context.Context, *SumUsageRequest) (*SumUsageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SumUsage not implemented")
 }
 func (UnimplementedJobServiceServer) mustEmbedUnimplementedJobServiceServer() {}
 func (UnimplementedJobServiceServer) testEmbeddedByValue()                    {}
@@ -388,6 +488,42 @@ func _JobService_LookupKey_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JobService_FenceKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FenceKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).FenceKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_FenceKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).FenceKey(ctx, req.(*FenceKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_WaitJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WaitJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).WaitJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_WaitJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).WaitJob(ctx, req.(*WaitJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _JobService_ListJobs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListJobsRequest)
 	if err := dec(in); err != nil {
@@ -446,6 +582,24 @@ func _JobService_CancelJob_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JobService_CancelRun_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CancelRunRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).CancelRun(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_CancelRun_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).CancelRun(ctx, req.(*CancelRunRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _JobService_ApproveJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ApproveJobRequest)
 	if err := dec(in); err != nil {
@@ -500,6 +654,24 @@ func _JobService_ResolveJob_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JobService_SumUsage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SumUsageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).SumUsage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_SumUsage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).SumUsage(ctx, req.(*SumUsageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // JobService_ServiceDesc is the grpc.ServiceDesc for JobService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -520,12 +692,24 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _JobService_LookupKey_Handler,
 		},
 		{
+			MethodName: "FenceKey",
+			Handler:    _JobService_FenceKey_Handler,
+		},
+		{
+			MethodName: "WaitJob",
+			Handler:    _JobService_WaitJob_Handler,
+		},
+		{
 			MethodName: "ListJobs",
 			Handler:    _JobService_ListJobs_Handler,
 		},
 		{
 			MethodName: "CancelJob",
 			Handler:    _JobService_CancelJob_Handler,
+		},
+		{
+			MethodName: "CancelRun",
+			Handler:    _JobService_CancelRun_Handler,
 		},
 		{
 			MethodName: "ApproveJob",
@@ -538,6 +722,10 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResolveJob",
 			Handler:    _JobService_ResolveJob_Handler,
+		},
+		{
+			MethodName: "SumUsage",
+			Handler:    _JobService_SumUsage_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

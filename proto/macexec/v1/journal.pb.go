@@ -31,8 +31,8 @@ type Entry struct {
 	// When it was written.
 	At *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
 	// What it records: "job.submitted", "job.replayed", "job.changed",
-	// "call.conflict", "call.rejected", "file.stored", "project.changed",
-	// "host.changed". Later versions may add kinds; a reader passes over those it
+	// "call.conflict", "call.rejected", "key.fenced", "run.closed", "file.stored",
+	// "project.changed", "host.changed". Later versions may add kinds; a reader passes over those it
 	// does not know.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Who caused it; empty: macexec itself.
