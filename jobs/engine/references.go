@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/jobs"
+)
+
+// The prefixes of references to files that are not in a project.
+const (
+	blobPrefix = "sha256:"
+	jobPrefix  = "job:"
+)
+
+// openReference opens an uploaded file or an artifact that the caller may use. A
+// digest alone gives no right: the blob's own principals are looked at.
+func (e *Engine) openReference(ctx context.Context, c Caller, ref string) (*os.File, FileInfo, error) {
+	if digest, ok := strings.CutPrefix(ref, blobPrefix); ok {
+		blob, err := e.store.GetBlob(ctx, digest)
+		if err != nil || !slices.Contains(blob.Principals, c.Principal) {
+			if err != nil && jobs.CodeOf(err) != jobs.CodeFileNotFound {
+				return nil, FileInfo{}, err
+			}
+			return nil, FileInfo{}, jobs.Errorf(jobs.CodeFileNotFound, "no file %s has been uploaded", ref).With("reference", ref)
+		}
+		f, _, err := e.blobs.Open(digest)
+		if err != nil {
+			return nil, FileInfo{}, jobs.Errorf(jobs.CodeFileNotFound, "the uploaded file %s is gone from the disk: %w", ref, err).With("reference", ref)
+		}
+		return f, FileInfo{Reference: ref, Name: digest, SHA256: digest, Size: blob.Size, MediaType: blob.MediaType}, nil
+	}
+	if rest, ok := strings.CutPrefix(ref, jobPrefix); ok {
+		id, name, ok := strings.Cut(rest, "/")
+		if !ok {
+			return nil, FileInfo{}, jobs.Errorf(jobs.CodeRequestInvalid, "%q is not job:<id>/<artifact>", ref)
+		}
+		return e.openArtifact(ctx, c, id, name)
+	}
+	return nil, FileInfo{}, jobs.Errorf(jobs.CodeRequestInvalid, "%q is neither sha256:<hex> nor job:<id>/<artifact>", ref)
+}
+
+func (e *Engine) openArtifact(ctx context.Context, c Caller, id, name string) (*os.File, FileInfo, error) {
+	ref := jobPrefix + id + "/" + name
+	job, err := e.visible(ctx, c, id)
+	if err != nil {
+		return nil, FileInfo{}, err
+	}
+	i := slices.IndexFunc(job.Artifacts, func(a jobs.Artifact) bool { return a.Name == name })
+	if i < 0 {
+		return nil, FileInfo{}, jobs.Errorf(jobs.CodeFileNotFound, "job %s has no artifact %q", id, name).WithJob(id)
+	}
+	a := job.Artifacts[i]
+	info := FileInfo{Reference: ref, Name: a.Name, SHA256: a.SHA256, Size: a.Size, MediaType: a.MediaType}
+	f, err := e.openArtifactFile(ctx, job, a)
+	if err != nil {
+		if isNotExist(err) {
+			return nil, info, jobs.Errorf(jobs.CodeArtifactGone, "the artifact %s is not there any more", ref).WithJob(id)
+		}
+		return nil, info, err
+	}
+	return f, info, nil
+}
+
+// openArtifactFile opens an artifact and, when it lies in a project where others
+// may write, checks that it is still what the job made.
+func (e *Engine) openArtifactFile(ctx context.Context, job *jobs.Job, a jobs.Artifact) (*os.File, error) {
+	if a.Kept != "" {
+		f, _, err := files.OpenKept(filepath.Join(e.exec.JobDir(job.ID), a.Kept))
+		return f, err
+	}
+	root, err := e.openProject(ctx, job.Principal, a.Project)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	f, _, err := root.Open(a.Path)
+	if err != nil {
+		return nil, err
+	}
+	digest, _, err := files.Digest(ctx, f)
+	if err == nil && digest != a.SHA256 {
+		err = jobs.Errorf(jobs.CodeArtifactChanged, "%s in project %s is no longer what job %s made", a.Path, a.Project, job.ID).WithJob(job.ID)
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// hostOf cuts the host out of a job id; "" if it is no job id.
+func hostOf(id string) string {
+	at, host, _ := strings.Cut(id, "-")
+	if len(at) != ulid.EncodedSize || len(host) != 8 || strings.Trim(host, "abcdefghijklmnopqrstuvwxyz234567") != "" {
+		return ""
+	}
+	return host
+}
+
+// StatFile describes an uploaded file or an artifact.
+func (e *Engine) StatFile(ctx context.Context, c Caller, ref string) (FileInfo, error) {
+	f, info, err := e.openReference(ctx, c, ref)
+	if err != nil {
+		return FileInfo{}, err
+	}
+	return info, f.Close()
+}
+
+// OpenFile opens an uploaded file or an artifact for reading.
+func (e *Engine) OpenFile(ctx context.Context, c Caller, ref string) (File, FileInfo, error) {
+	f, info, err := e.openReference(ctx, c, ref)
+	if err != nil {
+		return nil, info, err
+	}
+	return f, info, nil
+}
