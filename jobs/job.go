@@ -54,6 +54,10 @@ type Job struct {
 	// it into the journal with the change, and keeps it nowhere else.
 	Event Event `json:"-"`
 
+	// Trace is the W3C traceparent of the span of the request that made the job, when
+	// that was traced.
+	Trace string `json:"trace,omitempty"`
+
 	SupersededBy string `json:"superseded_by,omitempty"`
 
 	SubmittedAt time.Time `json:"submitted_at"`

@@ -13,6 +13,7 @@
 //	probe.go     what a tool's own probe proves of an unknown job
 //	recover.go   what a new daemon concludes from what the old one left
 //	control.go   cancel and resolve
+//	observe.go   who is told of all this
 //	query.go, watch.go, progress.go, files.go   what callers ask for
 //
 // It starts no process and changes no file itself (package executor does), opens

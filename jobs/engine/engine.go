@@ -23,8 +23,8 @@ import (
 	"github.com/macexec/macexec/schemas"
 )
 
-// Options is everything an engine is made of. Every field but Logger and Now is
-// required; Limits has defaults.
+// Options is everything an engine is made of. Every field but Logger, Now and Observer
+// is required; Limits has defaults.
 type Options struct {
 	Store       jobs.Store
 	Registry    *schemas.Registry
@@ -38,6 +38,7 @@ type Options struct {
 	Limits      Limits
 	Now         func() time.Time
 	Logger      *slog.Logger
+	Observer    Observer // nil: nobody
 }
 
 // Limits bound what the engine takes and how it runs. Zero fields take the
@@ -82,6 +83,7 @@ type Engine struct {
 	limits   Limits
 	now      func() time.Time
 	log      *slog.Logger
+	observer Observer
 
 	pause       time.Duration // before what failed for this host's own reasons is tried again
 	vault       *vault
@@ -141,11 +143,14 @@ func New(o Options) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Observer == nil {
+		o.Observer = unobserved{}
+	}
 	o.Limits = o.Limits.withDefaults()
 	stopped, leave := context.WithCancel(context.Background())
 	e := &Engine{
-		store: o.Store, registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
-		boot: o.BootSession, facts: o.Facts, limits: o.Limits, now: o.Now, log: o.Logger,
+		store: observedStore{o.Store, o.Observer}, registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
+		boot: o.BootSession, facts: o.Facts, limits: o.Limits, now: o.Now, log: o.Logger, observer: o.Observer,
 
 		pause:       tryAgainAfter,
 		vault:       v,

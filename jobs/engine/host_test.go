@@ -26,9 +26,10 @@ import (
 type host struct {
 	*Engine
 
-	t     testing.TB
-	state string
-	store *flakyStore
+	t        testing.TB
+	state    string
+	store    *flakyStore
+	observer Observer // of the next engine
 }
 
 // owner is the one who asks in these tests.
@@ -100,6 +101,7 @@ func (h *host) start() {
 	h.Engine, err = New(Options{
 		Store: h.store, Registry: registry, Policy: policy.Default(), Executor: exec, Programs: resolver, Blobs: blobs,
 		SecretKey: []byte(strings.Repeat("k", 32)), BootSession: "boot", Facts: HostInfo{StatePath: h.state},
+		Observer: h.observer,
 	})
 	if err != nil {
 		h.t.Fatal(err)

@@ -28,13 +28,17 @@ func (a *attempt) probe(ctx context.Context, alive bool) {
 	switch {
 	case err != nil:
 		a.e.log.Warn("a probe gave no answer", "job_id", a.job.ID, "error", err)
+		a.e.observer.Probed(a.job, ProbeNoAnswer)
 	case happened && !notHappened:
 		proof.Detail = "the probe proves that it happened"
+		a.e.observer.Probed(a.job, ProbeHappened)
 		a.settle(jobs.StateCompleted, jobs.SideEffectApplied, proof)
 	case notHappened && !happened && !alive:
 		proof.Detail = "the probe proves that it did not happen"
+		a.e.observer.Probed(a.job, ProbeNotHappened)
 		a.settle(jobs.StateFailed, jobs.SideEffectNone, proof)
 	default:
+		a.e.observer.Probed(a.job, ProbeNoAnswer)
 	}
 }
 

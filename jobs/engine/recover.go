@@ -25,6 +25,7 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 		e.log.Error("a job's record is damaged and is left as it is", "job_id", id, "error", reason)
 	}
 	for _, job := range open {
+		e.observer.Found(job)
 		switch job.State {
 		case jobs.StateQueued, jobs.StateAwaitingApproval:
 			e.admit(job, e.slotOf(job))

@@ -149,7 +149,7 @@ func (a *attempt) run() error {
 	default:
 		return err
 	}
-	running, err := prepared.Start(command)
+	running, err := a.startKeeper(prepared, command)
 	if err != nil {
 		a.e.log.Warn("the keeper did not start", "job_id", a.job.ID, "attempt", a.n, "error", err)
 		prepared.Release()
@@ -261,6 +261,7 @@ func (a *attempt) plan(ctx context.Context) (executor.Command, jobs.Intent, erro
 	if err != nil {
 		return executor.Command{}, jobs.Intent{}, err
 	}
+	command.Env = a.traced(command.Env)
 	command.Timeout = time.Duration(a.variant.Timeout)
 	if t := a.job.Call.Options.Timeout; t > 0 && (command.Timeout == 0 || t < command.Timeout) {
 		command.Timeout = t

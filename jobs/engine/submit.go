@@ -11,14 +11,14 @@ import (
 	"github.com/macexec/macexec/schemas"
 )
 
-// Submit decides a call and, if it is accepted, stores it as a job before it
+// submit decides a call and, if it is accepted, stores it as a job before it
 // answers. A decision that is being written is not cut short by the caller's going
 // away: it must not depend on who still listens (promise G3).
 //
 // The order is the promise: the known key comes before everything that depends on
 // the world, so that a repeat gets its job even when files are gone, the policy
 // is tighter or the manifest is newer (promise G2).
-func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, error) {
+func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, error) {
 	durable := context.WithoutCancel(ctx)
 	if err := checkRequest(req); err != nil {
 		return Receipt{}, err
@@ -59,6 +59,7 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	if err != nil {
 		return Receipt{}, err
 	}
+	job.Trace = e.observer.Trace(ctx)
 	data, err := json.Marshal(submittedData{
 		Approval: job.Approval, Context: req.Context, Decision: j.decision,
 		Fingerprint: job.Fingerprint, Tool: job.Tool, Verdicts: j.verdicts,

@@ -1,0 +1,175 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/macexec/macexec/executor"
+	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/jobs"
+)
+
+// Observer is told what happens, for metrics, traces and logs. It is told after the
+// fact and outside of every lock, it must not block, and nothing that it does changes
+// what becomes of a job. Jobs that it is given are snapshots. Of changes of one job
+// that are made at the same time it may be told in any order.
+type Observer interface {
+	// Submitted tells of a submission that was decided; ctx is the request's.
+	Submitted(ctx context.Context, d Decided)
+	// Found tells of a job that an earlier engine left open, before any change of it.
+	Found(job *jobs.Job)
+	// Changed tells of a change of a job that is on stable storage.
+	Changed(c Change)
+	// Started tells that a keeper was started for the job's newest attempt, or why not.
+	Started(job *jobs.Job, took time.Duration, err error)
+	// Probed tells what a tool's probe said of an unknown job.
+	Probed(job *jobs.Job, answer ProbeAnswer)
+
+	// Trace returns the traceparent of the request's span, which its job keeps. Empty:
+	// it is not traced.
+	Trace(ctx context.Context) string
+	// ToolTrace returns the traceparent that the tool of the job's newest attempt gets.
+	// Empty: the attempt is not traced.
+	ToolTrace(job *jobs.Job) string
+}
+
+// Decided is a submission and what became of it.
+type Decided struct {
+	Tool    string // a name that the registry knows; empty for any other
+	Context jobs.CallContext
+	Answer  Answer
+	Code    jobs.Code // why it was refused, else empty
+	Job     *jobs.Job // accepted or replayed
+	Took    time.Duration
+}
+
+// Answer is what a submission is answered.
+type Answer string
+
+// What a submission can be answered.
+const (
+	Accepted Answer = "accepted"
+	Replayed Answer = "replayed"
+	Refused  Answer = "refused"
+)
+
+// Change is one change of a job.
+type Change struct {
+	From  jobs.State // empty: the job is new
+	Phase jobs.Phase // before the change
+	Event jobs.Event // empty: the state is as it was
+	Job   *jobs.Job  // after the change
+}
+
+// ProbeAnswer is what a probe proves.
+type ProbeAnswer string
+
+// What a probe can prove.
+const (
+	ProbeHappened    ProbeAnswer = "happened"
+	ProbeNotHappened ProbeAnswer = "not_happened"
+	ProbeNoAnswer    ProbeAnswer = "no_answer"
+)
+
+// unobserved is the Observer of an engine that nobody observes.
+type unobserved struct{}
+
+func (unobserved) Submitted(context.Context, Decided)      {}
+func (unobserved) Found(*jobs.Job)                         {}
+func (unobserved) Changed(Change)                          {}
+func (unobserved) Started(*jobs.Job, time.Duration, error) {}
+func (unobserved) Probed(*jobs.Job, ProbeAnswer)           {}
+func (unobserved) Trace(context.Context) string            { return "" }
+func (unobserved) ToolTrace(*jobs.Job) string              { return "" }
+
+// observedStore tells an Observer of every change of a job, whoever makes it.
+type observedStore struct {
+	jobs.Store
+
+	observer Observer
+}
+
+func (s observedStore) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted, error) {
+	done, err := s.Store.Submit(ctx, sub)
+	if err == nil && done.Outcome == jobs.SubmitAccepted {
+		s.observer.Changed(Change{Event: sub.Job.Event, Job: done.Job})
+	}
+	return done, err
+}
+
+func (s observedStore) Update(ctx context.Context, id string, change func(*jobs.Job) (jobs.Note, error)) (*jobs.Job, error) {
+	var c Change
+	job, err := s.Store.Update(ctx, id, func(j *jobs.Job) (jobs.Note, error) {
+		c.From, c.Phase = j.State, j.Phase
+		note, err := change(j)
+		c.Event = j.Event
+		return note, err
+	})
+	if err == nil {
+		c.Job = job
+		s.observer.Changed(c)
+	}
+	return job, err
+}
+
+// Submit decides a call; see submit.
+func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, error) {
+	began := time.Now()
+	receipt, err := e.submit(ctx, c, req)
+	d := Decided{Context: req.Context, Job: receipt.Job, Took: time.Since(began)}
+	if _, ok := e.registry.Tool(req.Tool, ""); ok {
+		d.Tool = req.Tool
+	}
+	switch {
+	case err != nil:
+		d.Answer, d.Code = Refused, jobs.CodeOf(err)
+	case receipt.Replayed:
+		d.Answer = Replayed
+	default:
+		d.Answer = Accepted
+	}
+	e.observer.Submitted(ctx, d)
+	return receipt, err
+}
+
+// startKeeper starts what was prepared and tells of it.
+func (a *attempt) startKeeper(prepared *executor.Attempt, command executor.Command) (*executor.Running, error) {
+	began := time.Now()
+	running, err := prepared.Start(command)
+	a.e.observer.Started(a.job, time.Since(began), err)
+	return running, err
+}
+
+// traced lets a tool join the trace of its job: OpenTelemetry's own convention is a
+// variable of this name. What the manifest says goes before it. A job that macexec
+// does not trace passes its caller's trace on.
+func (a *attempt) traced(env []string) []string {
+	parent, ok := jobs.ParseTraceParent(a.e.observer.ToolTrace(a.job))
+	if !ok {
+		parent, ok = jobs.ParseTraceParent(a.job.Call.Context.TraceParent)
+	}
+	const name = "TRACEPARENT="
+	if !ok || slices.ContainsFunc(env, func(pair string) bool { return strings.HasPrefix(pair, name) }) {
+		return env
+	}
+	return append(env, name+parent.String())
+}
+
+// Gauges is what can be read of an engine at any moment.
+type Gauges struct {
+	Slots     []Slot
+	DiskFree  int64 // bytes on the disk of the jobs' folders, -1 if it cannot be told
+	Head      uint64
+	Accepting bool
+}
+
+// Gauges reads what changes all the time.
+func (e *Engine) Gauges() Gauges {
+	g := Gauges{Slots: e.sched.slots(), Head: e.store.Head(), Accepting: e.stopped.Err() == nil, DiskFree: -1}
+	if free, err := files.FreeBytes(e.exec.Root()); err == nil {
+		g.DiskFree = free
+	}
+	return g
+}
