@@ -51,6 +51,7 @@ func permissions() map[string]Role {
 		macexecv1.HostService_RemoveProject_FullMethodName: RoleOperator,
 		macexecv1.HostService_SetHostMode_FullMethodName:   RoleOperator,
 		macexecv1.HostService_ReloadConfig_FullMethodName:  RoleOperator,
+		macexecv1.HostService_GetConfig_FullMethodName:     RoleOperator,
 
 		healthpb.Health_Check_FullMethodName: roleNone,
 		healthpb.Health_List_FullMethodName:  roleNone,

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -72,9 +73,8 @@ func DefaultPath() []string {
 
 // Resolver finds programs. It is for many goroutines.
 type Resolver struct {
-	dirs []string
-
 	mu       sync.Mutex
+	dirs     []string // replaced as a whole, never changed
 	digests  map[Identity]string
 	places   map[string]Program // by Found
 	versions map[question]string
@@ -84,26 +84,40 @@ type Resolver struct {
 // New makes a resolver for a list of absolute folders; none means [DefaultPath].
 // Folders need not exist yet.
 func New(dirs []string) (*Resolver, error) {
-	if len(dirs) == 0 {
-		dirs = DefaultPath()
-	}
 	r := &Resolver{
 		digests:  map[Identity]string{},
 		places:   map[string]Program{},
 		versions: map[question]string{},
 		features: map[question][]string{},
 	}
+	return r, r.SetDirs(dirs)
+}
+
+// SetDirs changes where the resolver looks from now on, as New does. After an error
+// nothing has changed.
+func (r *Resolver) SetDirs(dirs []string) error {
+	if len(dirs) == 0 {
+		dirs = DefaultPath()
+	}
+	var clean []string
 	for _, dir := range dirs {
 		if !filepath.IsAbs(dir) || strings.IndexByte(dir, 0) >= 0 {
-			return nil, fmt.Errorf("the program path has %q, which is not an absolute folder", dir)
+			return fmt.Errorf("the program path has %q, which is not an absolute folder", dir)
 		}
-		r.dirs = append(r.dirs, filepath.Clean(dir))
+		clean = append(clean, filepath.Clean(dir))
 	}
-	return r, nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dirs = clean
+	return nil
 }
 
 // Dirs is where the resolver looks.
-func (r *Resolver) Dirs() []string { return append([]string(nil), r.dirs...) }
+func (r *Resolver) Dirs() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.dirs)
+}
 
 // Resolve finds a program by its plain name, or by an absolute path. As in a shell,
 // a file that cannot be run does not hide one in a later folder.
@@ -114,8 +128,8 @@ func (r *Resolver) Resolve(name string) (Program, error) {
 	case name == "" || name == "." || name == ".." || strings.IndexByte(name, 0) >= 0:
 		return Program{}, fmt.Errorf("%w: %q", ErrName, name)
 	case !strings.Contains(name, "/"):
-		searched, candidates = r.dirs, nil
-		for _, dir := range r.dirs {
+		searched, candidates = r.Dirs(), nil
+		for _, dir := range searched {
 			candidates = append(candidates, filepath.Join(dir, name))
 		}
 	case !filepath.IsAbs(name) || filepath.Clean(name) != name:

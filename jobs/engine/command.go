@@ -97,7 +97,7 @@ func (a *attempt) command(step schemas.Step) (executor.Command, error) {
 		CaptureStdout: step.Capture,
 		Limits: executor.Limits{
 			Memory: int64(a.variant.Limits.Memory), FileSize: int64(a.variant.Limits.FileSize),
-			OpenFiles: uint64(a.variant.Limits.OpenFiles), LogBytes: e.limits.LogBytes,
+			OpenFiles: uint64(a.variant.Limits.OpenFiles), LogBytes: e.limits().LogBytes,
 		},
 		Confine: executor.Confine{
 			Read:  slices.Concat(programFolders(prog), paths.Read, a.inPlace),

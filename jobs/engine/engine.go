@@ -53,7 +53,8 @@ type Limits struct {
 	RequireConfinement bool
 }
 
-func (l Limits) withDefaults() Limits {
+// WithDefaults returns the limits with the default in every zero field.
+func (l Limits) WithDefaults() Limits {
 	if l.MaxAttempts == 0 {
 		l.MaxAttempts = 3
 	}
@@ -80,7 +81,7 @@ type Engine struct {
 	blobs    *files.Blobs
 	boot     string
 	facts    HostInfo
-	limits   Limits
+	bounds   atomic.Pointer[Limits] // see limits
 	now      func() time.Time
 	log      *slog.Logger
 	observer Observer
@@ -146,11 +147,11 @@ func New(o Options) (*Engine, error) {
 	if o.Observer == nil {
 		o.Observer = unobserved{}
 	}
-	o.Limits = o.Limits.withDefaults()
+	o.Limits = o.Limits.WithDefaults()
 	stopped, leave := context.WithCancel(context.Background())
 	e := &Engine{
 		store: observedStore{o.Store, o.Observer}, registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
-		boot: o.BootSession, facts: o.Facts, limits: o.Limits, now: o.Now, log: o.Logger, observer: o.Observer,
+		boot: o.BootSession, facts: o.Facts, now: o.Now, log: o.Logger, observer: o.Observer,
 
 		pause:       tryAgainAfter,
 		vault:       v,
@@ -163,6 +164,7 @@ func New(o Options) (*Engine, error) {
 		earlier:     map[string]*schemas.Tool{},
 		entropy:     ulid.Monotonic(rand.Reader, 0),
 	}
+	e.bounds.Store(&o.Limits)
 	return e, nil
 }
 

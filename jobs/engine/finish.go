@@ -197,7 +197,7 @@ func (a *attempt) requeue(why jobs.Evidence, found executor.Found) error {
 		case j.Stop != nil:
 			out.State, out.Reason = jobs.StateCancelled, stopReason(j)
 			return j.End(out, why, "stopped; "+why.Detail, a.e.now())
-		case started >= a.e.limits.MaxAttempts:
+		case started >= a.e.limits().MaxAttempts:
 			return j.End(out, why, fmt.Sprintf("%d attempts were lost; the last one: %s", started, why.Detail), a.e.now())
 		case len(j.Attempts)-started >= maxUnstarted:
 			out.Reason = jobs.EndStartFailed

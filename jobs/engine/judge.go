@@ -125,7 +125,7 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 		vars.Inputs[arg.Name] = facts
 		bytesIn += in.Size
 	}
-	if e.limits.RequireConfinement && !e.confinement.Files && runs(j.tool) {
+	if e.limits().RequireConfinement && !e.confinement.Files && runs(j.tool) {
 		findings = append(findings, schemas.Finding{
 			Keyword: "confinement", Message: "this host cannot confine a tool to its own folder, and its configuration requires that",
 			Hint: "use a host that can (Linux with Landlock, macOS), or set confinement to best_effort in config.yaml",

@@ -186,7 +186,7 @@ func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) 
 		}
 	}
 	if j.decision.Effect == jobs.RequireApproval {
-		job.Approval = &jobs.Approval{Binding: j.binding, ExpiresAt: now.Add(e.limits.ApprovalExpiry)}
+		job.Approval = &jobs.Approval{Binding: j.binding, ExpiresAt: now.Add(e.limits().ApprovalExpiry)}
 		err = job.Hold(now)
 	} else {
 		err = job.Accept(now)

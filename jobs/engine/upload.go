@@ -18,10 +18,10 @@ type Upload struct {
 
 // Upload begins to take a file in.
 func (e *Engine) Upload(ctx context.Context, c Caller, req UploadRequest) (*Upload, error) {
-	if req.Size > e.limits.UploadBytes {
-		return nil, jobs.Errorf(jobs.CodeFileTooLarge, "the file has %d bytes; this host takes %d", req.Size, e.limits.UploadBytes)
+	if req.Size > e.limits().UploadBytes {
+		return nil, jobs.Errorf(jobs.CodeFileTooLarge, "the file has %d bytes; this host takes %d", req.Size, e.limits().UploadBytes)
 	}
-	w, err := e.blobs.Create(ctx, e.limits.UploadBytes)
+	w, err := e.blobs.Create(ctx, e.limits().UploadBytes)
 	if err != nil {
 		return nil, uploadFault("begun", err)
 	}
@@ -35,7 +35,7 @@ func (u *Upload) Write(p []byte) (int, error) {
 	case err == nil:
 		return n, nil
 	case errors.Is(err, files.ErrTooLarge):
-		return n, jobs.Errorf(jobs.CodeFileTooLarge, "the file has more than the %d bytes that this host takes", u.e.limits.UploadBytes)
+		return n, jobs.Errorf(jobs.CodeFileTooLarge, "the file has more than the %d bytes that this host takes", u.e.limits().UploadBytes)
 	default:
 		return n, uploadFault("written", err)
 	}

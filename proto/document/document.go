@@ -43,6 +43,8 @@ func jsonText(field protoreflect.FullName) bool {
 		"macexec.v1.Job.result",
 		"macexec.v1.ToolInfo.input_schema",
 		"macexec.v1.ToolInfo.output_schema",
+		"macexec.v1.ConfigField.value",
+		"macexec.v1.ConfigField.file_value",
 		"macexec.v1.Entry.data":
 		return true
 	}

@@ -609,6 +609,253 @@ func (x *ReloadConfigResponse) GetNeedsRestart() []string {
 	return nil
 }
 
+// Request of HostService.GetConfig.
+type GetConfigRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConfigRequest) Reset() {
+	*x = GetConfigRequest{}
+	mi := &file_macexec_v1_host_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConfigRequest) ProtoMessage() {}
+
+func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_host_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
+func (*GetConfigRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{7}
+}
+
+// Response of HostService.GetConfig.
+type GetConfigResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The configuration.
+	Config        *Config `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConfigResponse) Reset() {
+	*x = GetConfigResponse{}
+	mi := &file_macexec_v1_host_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConfigResponse) ProtoMessage() {}
+
+func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_host_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
+func (*GetConfigResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetConfigResponse) GetConfig() *Config {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+// Config is what is in force of the configuration, beside what the file says.
+type Config struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// When what is in force was read.
+	ReadAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	// Why the file as it is now cannot be used; empty: it can.
+	Problem string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Every field.
+	Fields        []*ConfigField `protobuf:"bytes,4,rep,name=fields,proto3" json:"fields,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Config) Reset() {
+	*x = Config{}
+	mi := &file_macexec_v1_host_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Config) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Config) ProtoMessage() {}
+
+func (x *Config) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_host_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Config.ProtoReflect.Descriptor instead.
+func (*Config) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Config) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Config) GetReadAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+func (x *Config) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *Config) GetFields() []*ConfigField {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+// ConfigField is one field of the configuration.
+type ConfigField struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The field, as a JSON pointer.
+	Pointer string `protobuf:"bytes,1,opt,name=pointer,proto3" json:"pointer,omitempty"`
+	// The value in force, as JSON text; empty if there is none.
+	Value []byte `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// The value in force is the default: the file that was read does not say.
+	IsDefault bool `protobuf:"varint,3,opt,name=is_default,json=isDefault,proto3" json:"is_default,omitempty"`
+	// The file as it is now says something else.
+	Differs bool `protobuf:"varint,4,opt,name=differs,proto3" json:"differs,omitempty"`
+	// What it says, as JSON text; empty if it does not differ, or leaves the field out.
+	FileValue []byte `protobuf:"bytes,5,opt,name=file_value,json=fileValue,proto3" json:"file_value,omitempty"`
+	// A change of the field needs a restart of the daemon.
+	NeedsRestart  bool `protobuf:"varint,6,opt,name=needs_restart,json=needsRestart,proto3" json:"needs_restart,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigField) Reset() {
+	*x = ConfigField{}
+	mi := &file_macexec_v1_host_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigField) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigField) ProtoMessage() {}
+
+func (x *ConfigField) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_host_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigField.ProtoReflect.Descriptor instead.
+func (*ConfigField) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ConfigField) GetPointer() string {
+	if x != nil {
+		return x.Pointer
+	}
+	return ""
+}
+
+func (x *ConfigField) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *ConfigField) GetIsDefault() bool {
+	if x != nil {
+		return x.IsDefault
+	}
+	return false
+}
+
+func (x *ConfigField) GetDiffers() bool {
+	if x != nil {
+		return x.Differs
+	}
+	return false
+}
+
+func (x *ConfigField) GetFileValue() []byte {
+	if x != nil {
+		return x.FileValue
+	}
+	return nil
+}
+
+func (x *ConfigField) GetNeedsRestart() bool {
+	if x != nil {
+		return x.NeedsRestart
+	}
+	return false
+}
+
 // Slot is how many jobs of one class may run at a time.
 type Slot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -624,7 +871,7 @@ type Slot struct {
 
 func (x *Slot) Reset() {
 	*x = Slot{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[7]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +883,7 @@ func (x *Slot) String() string {
 func (*Slot) ProtoMessage() {}
 
 func (x *Slot) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[7]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +896,7 @@ func (x *Slot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slot.ProtoReflect.Descriptor instead.
 func (*Slot) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{7}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Slot) GetClass() string {
@@ -682,7 +929,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[8]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +941,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[8]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +954,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{8}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{12}
 }
 
 // Response of HostService.WhoAmI.
@@ -721,7 +968,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[9]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +980,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[9]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +993,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{9}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WhoAmIResponse) GetIdentity() *Identity {
@@ -776,7 +1023,7 @@ type Identity struct {
 
 func (x *Identity) Reset() {
 	*x = Identity{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[10]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -788,7 +1035,7 @@ func (x *Identity) String() string {
 func (*Identity) ProtoMessage() {}
 
 func (x *Identity) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[10]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -801,7 +1048,7 @@ func (x *Identity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Identity.ProtoReflect.Descriptor instead.
 func (*Identity) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{10}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Identity) GetPrincipal() string {
@@ -852,7 +1099,7 @@ type Project struct {
 
 func (x *Project) Reset() {
 	*x = Project{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[11]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +1111,7 @@ func (x *Project) String() string {
 func (*Project) ProtoMessage() {}
 
 func (x *Project) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[11]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +1124,7 @@ func (x *Project) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Project.ProtoReflect.Descriptor instead.
 func (*Project) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{11}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Project) GetName() string {
@@ -907,7 +1154,7 @@ type ListProjectsRequest struct {
 
 func (x *ListProjectsRequest) Reset() {
 	*x = ListProjectsRequest{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[12]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +1166,7 @@ func (x *ListProjectsRequest) String() string {
 func (*ListProjectsRequest) ProtoMessage() {}
 
 func (x *ListProjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[12]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1179,7 @@ func (x *ListProjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProjectsRequest.ProtoReflect.Descriptor instead.
 func (*ListProjectsRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{12}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListProjectsRequest) GetPageSize() int32 {
@@ -962,7 +1209,7 @@ type ListProjectsResponse struct {
 
 func (x *ListProjectsResponse) Reset() {
 	*x = ListProjectsResponse{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[13]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1221,7 @@ func (x *ListProjectsResponse) String() string {
 func (*ListProjectsResponse) ProtoMessage() {}
 
 func (x *ListProjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[13]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1234,7 @@ func (x *ListProjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProjectsResponse.ProtoReflect.Descriptor instead.
 func (*ListProjectsResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{13}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListProjectsResponse) GetProjects() []*Project {
@@ -1015,7 +1262,7 @@ type AddProjectRequest struct {
 
 func (x *AddProjectRequest) Reset() {
 	*x = AddProjectRequest{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[14]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1274,7 @@ func (x *AddProjectRequest) String() string {
 func (*AddProjectRequest) ProtoMessage() {}
 
 func (x *AddProjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[14]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1287,7 @@ func (x *AddProjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddProjectRequest.ProtoReflect.Descriptor instead.
 func (*AddProjectRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{14}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AddProjectRequest) GetProject() *Project {
@@ -1061,7 +1308,7 @@ type AddProjectResponse struct {
 
 func (x *AddProjectResponse) Reset() {
 	*x = AddProjectResponse{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[15]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1320,7 @@ func (x *AddProjectResponse) String() string {
 func (*AddProjectResponse) ProtoMessage() {}
 
 func (x *AddProjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[15]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1333,7 @@ func (x *AddProjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddProjectResponse.ProtoReflect.Descriptor instead.
 func (*AddProjectResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{15}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AddProjectResponse) GetProject() *Project {
@@ -1107,7 +1354,7 @@ type RemoveProjectRequest struct {
 
 func (x *RemoveProjectRequest) Reset() {
 	*x = RemoveProjectRequest{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[16]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1366,7 @@ func (x *RemoveProjectRequest) String() string {
 func (*RemoveProjectRequest) ProtoMessage() {}
 
 func (x *RemoveProjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[16]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1379,7 @@ func (x *RemoveProjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveProjectRequest.ProtoReflect.Descriptor instead.
 func (*RemoveProjectRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{16}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RemoveProjectRequest) GetName() string {
@@ -1151,7 +1398,7 @@ type RemoveProjectResponse struct {
 
 func (x *RemoveProjectResponse) Reset() {
 	*x = RemoveProjectResponse{}
-	mi := &file_macexec_v1_host_service_proto_msgTypes[17]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1410,7 @@ func (x *RemoveProjectResponse) String() string {
 func (*RemoveProjectResponse) ProtoMessage() {}
 
 func (x *RemoveProjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_host_service_proto_msgTypes[17]
+	mi := &file_macexec_v1_host_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1423,7 @@ func (x *RemoveProjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveProjectResponse.ProtoReflect.Descriptor instead.
 func (*RemoveProjectResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{17}
+	return file_macexec_v1_host_service_proto_rawDescGZIP(), []int{21}
 }
 
 var File_macexec_v1_host_service_proto protoreflect.FileDescriptor
@@ -1227,7 +1474,24 @@ const file_macexec_v1_host_service_proto_rawDesc = "" +
 	"\x13ReloadConfigRequest\"U\n" +
 	"\x14ReloadConfigResponse\x12\x18\n" +
 	"\aapplied\x18\x01 \x03(\tR\aapplied\x12#\n" +
-	"\rneeds_restart\x18\x02 \x03(\tR\fneedsRestart\"D\n" +
+	"\rneeds_restart\x18\x02 \x03(\tR\fneedsRestart\"\x12\n" +
+	"\x10GetConfigRequest\"?\n" +
+	"\x11GetConfigResponse\x12*\n" +
+	"\x06config\x18\x01 \x01(\v2\x12.macexec.v1.ConfigR\x06config\"\x9c\x01\n" +
+	"\x06Config\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x123\n" +
+	"\aread_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\x12/\n" +
+	"\x06fields\x18\x04 \x03(\v2\x17.macexec.v1.ConfigFieldR\x06fields\"\xba\x01\n" +
+	"\vConfigField\x12\x18\n" +
+	"\apointer\x18\x01 \x01(\tR\apointer\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\x12\x1d\n" +
+	"\n" +
+	"is_default\x18\x03 \x01(\bR\tisDefault\x12\x18\n" +
+	"\adiffers\x18\x04 \x01(\bR\adiffers\x12\x1d\n" +
+	"\n" +
+	"file_value\x18\x05 \x01(\fR\tfileValue\x12#\n" +
+	"\rneeds_restart\x18\x06 \x01(\bR\fneedsRestart\"D\n" +
 	"\x04Slot\x12\x14\n" +
 	"\x05class\x18\x01 \x01(\tR\x05class\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x05R\x04size\x12\x12\n" +
@@ -1262,11 +1526,12 @@ const file_macexec_v1_host_service_proto_rawDesc = "" +
 	"\x15HOST_MODE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eHOST_MODE_OPEN\x10\x01\x12\x14\n" +
 	"\x10HOST_MODE_PAUSED\x10\x02\x12\x16\n" +
-	"\x12HOST_MODE_DRAINING\x10\x032\xab\x04\n" +
+	"\x12HOST_MODE_DRAINING\x10\x032\xf5\x04\n" +
 	"\vHostService\x12B\n" +
 	"\aGetHost\x12\x1a.macexec.v1.GetHostRequest\x1a\x1b.macexec.v1.GetHostResponse\x12N\n" +
 	"\vSetHostMode\x12\x1e.macexec.v1.SetHostModeRequest\x1a\x1f.macexec.v1.SetHostModeResponse\x12Q\n" +
-	"\fReloadConfig\x12\x1f.macexec.v1.ReloadConfigRequest\x1a .macexec.v1.ReloadConfigResponse\x12?\n" +
+	"\fReloadConfig\x12\x1f.macexec.v1.ReloadConfigRequest\x1a .macexec.v1.ReloadConfigResponse\x12H\n" +
+	"\tGetConfig\x12\x1c.macexec.v1.GetConfigRequest\x1a\x1d.macexec.v1.GetConfigResponse\x12?\n" +
 	"\x06WhoAmI\x12\x19.macexec.v1.WhoAmIRequest\x1a\x1a.macexec.v1.WhoAmIResponse\x12Q\n" +
 	"\fListProjects\x12\x1f.macexec.v1.ListProjectsRequest\x1a .macexec.v1.ListProjectsResponse\x12K\n" +
 	"\n" +
@@ -1286,7 +1551,7 @@ func file_macexec_v1_host_service_proto_rawDescGZIP() []byte {
 }
 
 var file_macexec_v1_host_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_macexec_v1_host_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_macexec_v1_host_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_macexec_v1_host_service_proto_goTypes = []any{
 	(HostMode)(0),                 // 0: macexec.v1.HostMode
 	(*GetHostRequest)(nil),        // 1: macexec.v1.GetHostRequest
@@ -1296,50 +1561,59 @@ var file_macexec_v1_host_service_proto_goTypes = []any{
 	(*SetHostModeResponse)(nil),   // 5: macexec.v1.SetHostModeResponse
 	(*ReloadConfigRequest)(nil),   // 6: macexec.v1.ReloadConfigRequest
 	(*ReloadConfigResponse)(nil),  // 7: macexec.v1.ReloadConfigResponse
-	(*Slot)(nil),                  // 8: macexec.v1.Slot
-	(*WhoAmIRequest)(nil),         // 9: macexec.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),        // 10: macexec.v1.WhoAmIResponse
-	(*Identity)(nil),              // 11: macexec.v1.Identity
-	(*Project)(nil),               // 12: macexec.v1.Project
-	(*ListProjectsRequest)(nil),   // 13: macexec.v1.ListProjectsRequest
-	(*ListProjectsResponse)(nil),  // 14: macexec.v1.ListProjectsResponse
-	(*AddProjectRequest)(nil),     // 15: macexec.v1.AddProjectRequest
-	(*AddProjectResponse)(nil),    // 16: macexec.v1.AddProjectResponse
-	(*RemoveProjectRequest)(nil),  // 17: macexec.v1.RemoveProjectRequest
-	(*RemoveProjectResponse)(nil), // 18: macexec.v1.RemoveProjectResponse
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*GetConfigRequest)(nil),      // 8: macexec.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),     // 9: macexec.v1.GetConfigResponse
+	(*Config)(nil),                // 10: macexec.v1.Config
+	(*ConfigField)(nil),           // 11: macexec.v1.ConfigField
+	(*Slot)(nil),                  // 12: macexec.v1.Slot
+	(*WhoAmIRequest)(nil),         // 13: macexec.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),        // 14: macexec.v1.WhoAmIResponse
+	(*Identity)(nil),              // 15: macexec.v1.Identity
+	(*Project)(nil),               // 16: macexec.v1.Project
+	(*ListProjectsRequest)(nil),   // 17: macexec.v1.ListProjectsRequest
+	(*ListProjectsResponse)(nil),  // 18: macexec.v1.ListProjectsResponse
+	(*AddProjectRequest)(nil),     // 19: macexec.v1.AddProjectRequest
+	(*AddProjectResponse)(nil),    // 20: macexec.v1.AddProjectResponse
+	(*RemoveProjectRequest)(nil),  // 21: macexec.v1.RemoveProjectRequest
+	(*RemoveProjectResponse)(nil), // 22: macexec.v1.RemoveProjectResponse
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
 }
 var file_macexec_v1_host_service_proto_depIdxs = []int32{
 	3,  // 0: macexec.v1.GetHostResponse.host:type_name -> macexec.v1.HostInfo
-	19, // 1: macexec.v1.HostInfo.started_at:type_name -> google.protobuf.Timestamp
-	8,  // 2: macexec.v1.HostInfo.slots:type_name -> macexec.v1.Slot
+	23, // 1: macexec.v1.HostInfo.started_at:type_name -> google.protobuf.Timestamp
+	12, // 2: macexec.v1.HostInfo.slots:type_name -> macexec.v1.Slot
 	0,  // 3: macexec.v1.HostInfo.mode:type_name -> macexec.v1.HostMode
-	19, // 4: macexec.v1.HostInfo.mode_since:type_name -> google.protobuf.Timestamp
+	23, // 4: macexec.v1.HostInfo.mode_since:type_name -> google.protobuf.Timestamp
 	0,  // 5: macexec.v1.SetHostModeRequest.mode:type_name -> macexec.v1.HostMode
 	3,  // 6: macexec.v1.SetHostModeResponse.host:type_name -> macexec.v1.HostInfo
-	11, // 7: macexec.v1.WhoAmIResponse.identity:type_name -> macexec.v1.Identity
-	12, // 8: macexec.v1.ListProjectsResponse.projects:type_name -> macexec.v1.Project
-	12, // 9: macexec.v1.AddProjectRequest.project:type_name -> macexec.v1.Project
-	12, // 10: macexec.v1.AddProjectResponse.project:type_name -> macexec.v1.Project
-	1,  // 11: macexec.v1.HostService.GetHost:input_type -> macexec.v1.GetHostRequest
-	4,  // 12: macexec.v1.HostService.SetHostMode:input_type -> macexec.v1.SetHostModeRequest
-	6,  // 13: macexec.v1.HostService.ReloadConfig:input_type -> macexec.v1.ReloadConfigRequest
-	9,  // 14: macexec.v1.HostService.WhoAmI:input_type -> macexec.v1.WhoAmIRequest
-	13, // 15: macexec.v1.HostService.ListProjects:input_type -> macexec.v1.ListProjectsRequest
-	15, // 16: macexec.v1.HostService.AddProject:input_type -> macexec.v1.AddProjectRequest
-	17, // 17: macexec.v1.HostService.RemoveProject:input_type -> macexec.v1.RemoveProjectRequest
-	2,  // 18: macexec.v1.HostService.GetHost:output_type -> macexec.v1.GetHostResponse
-	5,  // 19: macexec.v1.HostService.SetHostMode:output_type -> macexec.v1.SetHostModeResponse
-	7,  // 20: macexec.v1.HostService.ReloadConfig:output_type -> macexec.v1.ReloadConfigResponse
-	10, // 21: macexec.v1.HostService.WhoAmI:output_type -> macexec.v1.WhoAmIResponse
-	14, // 22: macexec.v1.HostService.ListProjects:output_type -> macexec.v1.ListProjectsResponse
-	16, // 23: macexec.v1.HostService.AddProject:output_type -> macexec.v1.AddProjectResponse
-	18, // 24: macexec.v1.HostService.RemoveProject:output_type -> macexec.v1.RemoveProjectResponse
-	18, // [18:25] is the sub-list for method output_type
-	11, // [11:18] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	10, // 7: macexec.v1.GetConfigResponse.config:type_name -> macexec.v1.Config
+	23, // 8: macexec.v1.Config.read_at:type_name -> google.protobuf.Timestamp
+	11, // 9: macexec.v1.Config.fields:type_name -> macexec.v1.ConfigField
+	15, // 10: macexec.v1.WhoAmIResponse.identity:type_name -> macexec.v1.Identity
+	16, // 11: macexec.v1.ListProjectsResponse.projects:type_name -> macexec.v1.Project
+	16, // 12: macexec.v1.AddProjectRequest.project:type_name -> macexec.v1.Project
+	16, // 13: macexec.v1.AddProjectResponse.project:type_name -> macexec.v1.Project
+	1,  // 14: macexec.v1.HostService.GetHost:input_type -> macexec.v1.GetHostRequest
+	4,  // 15: macexec.v1.HostService.SetHostMode:input_type -> macexec.v1.SetHostModeRequest
+	6,  // 16: macexec.v1.HostService.ReloadConfig:input_type -> macexec.v1.ReloadConfigRequest
+	8,  // 17: macexec.v1.HostService.GetConfig:input_type -> macexec.v1.GetConfigRequest
+	13, // 18: macexec.v1.HostService.WhoAmI:input_type -> macexec.v1.WhoAmIRequest
+	17, // 19: macexec.v1.HostService.ListProjects:input_type -> macexec.v1.ListProjectsRequest
+	19, // 20: macexec.v1.HostService.AddProject:input_type -> macexec.v1.AddProjectRequest
+	21, // 21: macexec.v1.HostService.RemoveProject:input_type -> macexec.v1.RemoveProjectRequest
+	2,  // 22: macexec.v1.HostService.GetHost:output_type -> macexec.v1.GetHostResponse
+	5,  // 23: macexec.v1.HostService.SetHostMode:output_type -> macexec.v1.SetHostModeResponse
+	7,  // 24: macexec.v1.HostService.ReloadConfig:output_type -> macexec.v1.ReloadConfigResponse
+	9,  // 25: macexec.v1.HostService.GetConfig:output_type -> macexec.v1.GetConfigResponse
+	14, // 26: macexec.v1.HostService.WhoAmI:output_type -> macexec.v1.WhoAmIResponse
+	18, // 27: macexec.v1.HostService.ListProjects:output_type -> macexec.v1.ListProjectsResponse
+	20, // 28: macexec.v1.HostService.AddProject:output_type -> macexec.v1.AddProjectResponse
+	22, // 29: macexec.v1.HostService.RemoveProject:output_type -> macexec.v1.RemoveProjectResponse
+	22, // [22:30] is the sub-list for method output_type
+	14, // [14:22] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_macexec_v1_host_service_proto_init() }
@@ -1353,7 +1627,7 @@ func file_macexec_v1_host_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_macexec_v1_host_service_proto_rawDesc), len(file_macexec_v1_host_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const (
 	HostService_GetHost_FullMethodName       = "/macexec.v1.HostService/GetHost"
 	HostService_SetHostMode_FullMethodName   = "/macexec.v1.HostService/SetHostMode"
 	HostService_ReloadConfig_FullMethodName  = "/macexec.v1.HostService/ReloadConfig"
+	HostService_GetConfig_FullMethodName     = "/macexec.v1.HostService/GetConfig"
 	HostService_WhoAmI_FullMethodName        = "/macexec.v1.HostService/WhoAmI"
 	HostService_ListProjects_FullMethodName  = "/macexec.v1.HostService/ListProjects"
 	HostService_AddProject_FullMethodName    = "/macexec.v1.HostService/AddProject"
@@ -42,6 +43,9 @@ type HostServiceClient interface {
 	// ReloadConfig reads config.yaml again. Errors: REQUEST_INVALID (it cannot be
 	// used; what was in force stays).
 	ReloadConfig(ctx context.Context, in *ReloadConfigRequest, opts ...grpc.CallOption) (*ReloadConfigResponse, error)
+	// GetConfig says what is in force of the configuration, and what config.yaml as
+	// it is now would change. It changes nothing.
+	GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error)
 	// WhoAmI says which principal the caller proves to be.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 	// ListProjects returns the projects, by name.
@@ -86,6 +90,16 @@ func (c *hostServiceClient) ReloadConfig(ctx context.Context, in *ReloadConfigRe
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReloadConfigResponse)
 	err := c.cc.Invoke(ctx, HostService_ReloadConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *hostServiceClient) GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetConfigResponse)
+	err := c.cc.Invoke(ctx, HostService_GetConfig_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -146,6 +160,9 @@ type HostServiceServer interface {
 	// ReloadConfig reads config.yaml again. Errors: REQUEST_INVALID (it cannot be
 	// used; what was in force stays).
 	ReloadConfig(context.Context, *ReloadConfigRequest) (*ReloadConfigResponse, error)
+	// GetConfig says what is in force of the configuration, and what config.yaml as
+	// it is now would change. It changes nothing.
+	GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error)
 	// WhoAmI says which principal the caller proves to be.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	// ListProjects returns the projects, by name.
@@ -174,6 +191,9 @@ func (UnimplementedHostServiceServer) SetHostMode(context.Context, *SetHostModeR
 }
 func (UnimplementedHostServiceServer) ReloadConfig(context.Context, *ReloadConfigRequest) (*ReloadConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReloadConfig not implemented")
+}
+func (UnimplementedHostServiceServer) GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetConfig not implemented")
 }
 func (UnimplementedHostServiceServer) WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WhoAmI not implemented")
@@ -258,6 +278,24 @@ func _HostService_ReloadConfig_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(HostServiceServer).ReloadConfig(ctx, req.(*ReloadConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _HostService_GetConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).GetConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_GetConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).GetConfig(ctx, req.(*GetConfigRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -352,6 +390,10 @@ var HostService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReloadConfig",
 			Handler:    _HostService_ReloadConfig_Handler,
+		},
+		{
+			MethodName: "GetConfig",
+			Handler:    _HostService_GetConfig_Handler,
 		},
 		{
 			MethodName: "WhoAmI",
