@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"path/filepath"
 	"strings"
 	"time"
@@ -36,7 +37,11 @@ type Client struct {
 type Option func(*Client)
 
 // Patience sets how long a request that may be repeated goes on without any answer
-// before it is given up; 30 seconds without this option.
+// before it is given up; 30 seconds without this option. It is the only bound of
+// the kind: the pauses between two tries grow from 50 milliseconds to one second,
+// each cut by a random part of up to a half, so that many clients of a daemon that
+// comes back do not all knock at once. The end of the context ends everything
+// before that.
 func Patience(d time.Duration) Option { return func(c *Client) { c.patience = d } }
 
 // Dial makes a client for the daemon at an address: "unix:" and the path of its
@@ -111,8 +116,40 @@ func (c *Client) repeat(ctx context.Context, try func() (achieved bool, err erro
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(pause):
+		case <-time.After(pause - mathrand.N(pause/2)): //nolint:gosec // nobody gains by guessing it
 		}
 		pause = min(2*pause, longest)
+	}
+}
+
+// deliver makes a request that does no more when it is carried out twice, and makes
+// it again until there is an answer: the daemon's own, or the knowledge that nothing
+// was ever sent (NotReached), or that it was sent and nobody knows (AnswerLost).
+func deliver[R any](ctx context.Context, c *Client, request func() (R, error)) (R, error) {
+	var answer R
+	sent := false
+	err := c.repeat(ctx, func() (bool, error) {
+		var err error
+		answer, err = request()
+		if e, ok := errors.AsType[*Error](err); ok && maybeDone(e) {
+			sent = true
+		}
+		return false, err
+	}, func(e *Error) bool { return maybeDone(e) || (sent && e.NotReached()) })
+	if e, ok := errors.AsType[*Error](err); ok && sent && (e.NotReached() || maybeDone(e)) {
+		return answer, answerLost(e.status)
+	}
+	return answer, err
+}
+
+// maybeDone reports that a request may have been carried out although it failed: its
+// answer was lost, it was cut off, or the store could not say. A daemon that drains
+// is not among them, since it still answers a key that it knows.
+func maybeDone(e *Error) bool {
+	switch e.Code() {
+	case CodeAnswerLost, "STORE_FAILED", "COMMIT_UNKNOWN", "DEADLINE_EXCEEDED", "CALLER_GONE":
+		return true
+	default:
+		return false
 	}
 }

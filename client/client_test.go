@@ -36,6 +36,9 @@ type daemon struct {
 	macexecv1.UnimplementedFileServiceServer
 	macexecv1.UnimplementedJournalServiceServer
 
+	wait     func(n int, req *macexecv1.WaitJobRequest) (*macexecv1.WaitJobResponse, error)
+	fence    func(n int, req *macexecv1.FenceKeyRequest) (*macexecv1.FenceKeyResponse, error)
+	list     func(n int, req *macexecv1.ListJobsRequest) (*macexecv1.ListJobsResponse, error)
 	submit   func(n int, req *macexecv1.SubmitJobRequest) (*macexecv1.SubmitJobResponse, error)
 	watch    func(n int, req *macexecv1.WatchJobsRequest, s grpc.ServerStreamingServer[macexecv1.WatchJobsResponse]) error
 	logs     func(n int, req *macexecv1.ReadJobLogsRequest, s grpc.ServerStreamingServer[macexecv1.ReadJobLogsResponse]) error
@@ -56,6 +59,18 @@ func (d *daemon) count() int {
 
 func (d *daemon) SubmitJob(_ context.Context, req *macexecv1.SubmitJobRequest) (*macexecv1.SubmitJobResponse, error) {
 	return d.submit(d.count(), req)
+}
+
+func (d *daemon) WaitJob(_ context.Context, req *macexecv1.WaitJobRequest) (*macexecv1.WaitJobResponse, error) {
+	return d.wait(d.count(), req)
+}
+
+func (d *daemon) FenceKey(_ context.Context, req *macexecv1.FenceKeyRequest) (*macexecv1.FenceKeyResponse, error) {
+	return d.fence(d.count(), req)
+}
+
+func (d *daemon) ListJobs(_ context.Context, req *macexecv1.ListJobsRequest) (*macexecv1.ListJobsResponse, error) {
+	return d.list(d.count(), req)
 }
 
 func (d *daemon) WatchJobs(req *macexecv1.WatchJobsRequest, s grpc.ServerStreamingServer[macexecv1.WatchJobsResponse]) error {
@@ -376,7 +391,7 @@ func TestYieldErrorsComeBack(t *testing.T) {
 	}
 }
 
-func TestWaitJob(t *testing.T) {
+func TestFollow(t *testing.T) {
 	t.Parallel()
 	d := &daemon{}
 	d.watch = func(n int, _ *macexecv1.WatchJobsRequest, s grpc.ServerStreamingServer[macexecv1.WatchJobsResponse]) error {
@@ -390,14 +405,14 @@ func TestWaitJob(t *testing.T) {
 		return s.Context().Err()
 	}
 	events := 0
-	job, err := start(t, d, long).WaitJob(t.Context(), "J", func(*macexecv1.Event) { events++ })
+	job, err := start(t, d, long).Follow(t.Context(), "J", func(*macexecv1.Event) { events++ })
 	if err != nil || job.GetState() != macexecv1.JobState_JOB_STATE_UNKNOWN || events < 1 {
 		t.Errorf("%v, %v, %d events", job, err, events)
 	}
 }
 
-// TestWaitJobEnds: the wait ends with its context, and the job is as last seen.
-func TestWaitJobEnds(t *testing.T) {
+// TestFollowEnds: the wait ends with its context, and the job is as last seen.
+func TestFollowEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	d := &daemon{watch: func(_ int, _ *macexecv1.WatchJobsRequest, s grpc.ServerStreamingServer[macexecv1.WatchJobsResponse]) error {
@@ -407,7 +422,7 @@ func TestWaitJobEnds(t *testing.T) {
 		<-s.Context().Done()
 		return s.Context().Err()
 	}}
-	job, err := start(t, d, time.Hour).WaitJob(ctx, "J", func(*macexecv1.Event) { cancel() })
+	job, err := start(t, d, time.Hour).Follow(ctx, "J", func(*macexecv1.Event) { cancel() })
 	if !errors.Is(err, context.Canceled) || job.GetState() != macexecv1.JobState_JOB_STATE_AWAITING_APPROVAL {
 		t.Errorf("%v, %v", job, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -63,6 +64,17 @@ func (e *Error) Verdicts() *macexecv1.Verdicts { return e.Detail.GetVerdicts() }
 
 // JobID is the job that the error is about, or empty.
 func (e *Error) JobID() string { return e.Detail.GetJobId() }
+
+// Oldest is the number of the oldest event that is still kept, with CURSOR_EXPIRED,
+// and otherwise 0. A watch after the cursor Oldest()-1 begins with that event; what
+// came before it is gone.
+func (e *Error) Oldest() uint64 {
+	oldest, err := strconv.ParseUint(e.Detail.GetMetadata()["oldest"], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return oldest
+}
 
 // NotReached reports that nothing was sent, so nothing happened.
 func (e *Error) NotReached() bool { return e.Code() == CodeNotReached }

@@ -31,28 +31,12 @@ func (c *Client) Submit(ctx context.Context, req *macexecv1.SubmitJobRequest) (*
 	if size := proto.Size(req); size > largestMessage {
 		return nil, tooLarge(size).withIDs(req.GetIdempotencyKey(), req.GetContext())
 	}
-	var resp *macexecv1.SubmitJobResponse
-	sent := false
-	err := c.repeat(ctx, func() (bool, error) {
-		var err error
-		resp, err = c.Jobs.SubmitJob(ctx, req)
-		if e, ok := errors.AsType[*Error](err); ok && maybeAccepted(e) {
-			sent = true
-		}
-		return false, err
-	}, func(e *Error) bool { return maybeAccepted(e) || (sent && e.NotReached()) })
+	resp, err := deliver(ctx, c, func() (*macexecv1.SubmitJobResponse, error) { return c.Jobs.SubmitJob(ctx, req) })
+	if e, ok := errors.AsType[*Error](err); ok && (e.NotReached() || e.AnswerLost()) {
+		return nil, e.withIDs(req.GetIdempotencyKey(), req.GetContext())
+	}
 	if err != nil {
-		e, ok := errors.AsType[*Error](err)
-		if !ok {
-			return nil, err
-		}
-		if sent && (e.NotReached() || maybeAccepted(e)) {
-			e = answerLost(e.status)
-		}
-		if e.NotReached() || e.AnswerLost() {
-			e = e.withIDs(req.GetIdempotencyKey(), req.GetContext())
-		}
-		return nil, e
+		return nil, err
 	}
 	job := resp.GetJob()
 	job.Replayed, job.RequestContext = resp.GetReplayed(), resp.GetContext()
@@ -60,16 +44,22 @@ func (c *Client) Submit(ctx context.Context, req *macexecv1.SubmitJobRequest) (*
 	return job, nil
 }
 
-// maybeAccepted reports that a try may have left a job behind although it failed:
-// its answer was lost, it was cut off, or the store could not say. A daemon that
-// drains is not among them, since it still answers a key that it knows.
-func maybeAccepted(e *Error) bool {
-	switch e.Code() {
-	case CodeAnswerLost, "STORE_FAILED", "COMMIT_UNKNOWN", "DEADLINE_EXCEEDED", "CALLER_GONE":
-		return true
-	default:
-		return false
-	}
+// Fence makes sure that nothing ever starts under a key that is still free, and
+// returns what the key stands for now: a fence, or the job that it already has.
+// planted says that it was free until now; it is false when an earlier try had
+// planted the fence and its answer was lost.
+func (c *Client) Fence(ctx context.Context, key, reason string) (record *macexecv1.KeyRecord, planted bool, err error) {
+	req := &macexecv1.FenceKeyRequest{Key: key, Reason: reason}
+	resp, err := deliver(ctx, c, func() (*macexecv1.FenceKeyResponse, error) { return c.Jobs.FenceKey(ctx, req) })
+	return resp.GetRecord(), resp.GetPlanted(), err
+}
+
+// CancelRun closes a run for every later submission, and asks for a stop of all the
+// jobs that it has. When an answer was lost it is asked again, and the jobs that
+// ended at the first try are then in no list.
+func (c *Client) CancelRun(ctx context.Context, runID, reason string) (*macexecv1.CancelRunResponse, error) {
+	req := &macexecv1.CancelRunRequest{RunId: runID, Reason: reason}
+	return deliver(ctx, c, func() (*macexecv1.CancelRunResponse, error) { return c.Jobs.CancelRun(ctx, req) })
 }
 
 // tooLarge gives the verdict that the daemon would give if gRPC let such a message

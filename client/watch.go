@@ -2,7 +2,7 @@ package client
 
 import (
 	"context"
-	"io"
+	"slices"
 	"strconv"
 
 	"google.golang.org/grpc"
@@ -17,9 +17,9 @@ const cursorHeader = "macexec-cursor"
 
 // Watch calls yield with events until ctx ends, yield returns an error (which Watch
 // then returns), or the daemon gives up on the watch. A broken stream goes on from
-// the last cursor by itself: nothing is left out, no entry comes twice, and events
-// that are gone are the error CURSOR_EXPIRED. A watch of one job then begins with
-// the job as it is again.
+// the last cursor by itself: nothing is left out, and nothing comes twice. Events
+// that are gone are the error CURSOR_EXPIRED, whose Oldest says what is still there;
+// WatchSnapshot begins anew without a gap.
 func (c *Client) Watch(ctx context.Context, req *macexecv1.WatchJobsRequest, yield func(*macexecv1.Event) error) error {
 	req = proto.CloneOf(req)
 	open := func(ctx context.Context) (grpc.ServerStreamingClient[macexecv1.WatchJobsResponse], error) {
@@ -27,19 +27,22 @@ func (c *Client) Watch(ctx context.Context, req *macexecv1.WatchJobsRequest, yie
 		if err != nil || !req.GetFromNow() {
 			return stream, err
 		}
-		head, err := stream.Header()
-		if err != nil {
-			return stream, nil //nolint:nilerr // Recv has the stream's own error
-		}
-		if values := head.Get(cursorHeader); len(values) == 1 {
-			if cursor, err := strconv.ParseUint(values[0], 10, 64); err == nil {
-				req.After, req.FromNow = cursor, false
-			}
+		if cursor, ok := beginning(stream); ok {
+			req.After, req.FromNow = cursor, false
 		}
 		return stream, nil
 	}
+	snapshot := false
 	take := func(resp *macexecv1.WatchJobsResponse) error {
 		event := resp.GetEvent()
+		if event.GetSnapshot() {
+			// A stream that was opened again begins with the job as it is again. What
+			// happened to it in between comes behind that, one by one, in any case.
+			if snapshot {
+				return nil
+			}
+			snapshot = true
+		}
 		if cursor := event.GetCursor(); cursor > 0 {
 			req.After, req.FromNow = cursor, false
 		}
@@ -49,43 +52,78 @@ func (c *Client) Watch(ctx context.Context, req *macexecv1.WatchJobsRequest, yie
 	return follow(ctx, c, open, take, func() bool { return !req.GetFromNow() })
 }
 
-// WaitJob waits until nothing more will happen to the job by itself (completed,
-// failed, cancelled or unknown) and returns it. It calls seen, unless that is nil,
-// with every event on the way. When ctx ends first it returns the job as last seen,
-// which is nil if it was never seen, and ctx's error.
-func (c *Client) WaitJob(ctx context.Context, id string, seen func(*macexecv1.Event)) (*macexecv1.Job, error) {
-	var last *macexecv1.Job
-	err := c.Watch(ctx, &macexecv1.WatchJobsRequest{JobId: id, Progress: seen != nil}, func(e *macexecv1.Event) error {
-		if seen != nil {
-			seen(e)
-		}
-		if e.GetJob() != nil {
-			last = e.GetJob()
-		}
-		if Settled(last.GetState()) {
-			return errEnough
-		}
-		return nil
-	})
-	switch {
-	case err == nil && !Settled(last.GetState()):
-		return last, io.ErrUnexpectedEOF
-	case err != nil && ctx.Err() != nil:
-		return last, ctx.Err()
-	default:
-		return last, err
+// beginning is the cursor that the daemon names in the header of a watch of what
+// comes from now on.
+func beginning(stream grpc.ServerStreamingClient[macexecv1.WatchJobsResponse]) (cursor uint64, ok bool) {
+	head, err := stream.Header()
+	if values := head.Get(cursorHeader); err == nil && len(values) == 1 {
+		cursor, err = strconv.ParseUint(values[0], 10, 64)
+		return cursor, err == nil
 	}
+	return 0, false // and if the stream broke, Recv has its error
 }
 
-// Settled reports whether nothing more will happen to a job in that state by
-// itself.
-func Settled(s macexecv1.JobState) bool {
-	switch s {
-	case macexecv1.JobState_JOB_STATE_COMPLETED, macexecv1.JobState_JOB_STATE_FAILED,
-		macexecv1.JobState_JOB_STATE_CANCELLED, macexecv1.JobState_JOB_STATE_UNKNOWN:
-		return true
-	default:
-		return false
+// now is the cursor after which everything is still to come.
+func (c *Client) now(ctx context.Context) (cursor uint64, err error) {
+	err = c.repeat(ctx, func() (bool, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := c.Jobs.WatchJobs(ctx, &macexecv1.WatchJobsRequest{FromNow: true})
+		if err != nil {
+			return false, err
+		}
+		var ok bool
+		if cursor, ok = beginning(stream); !ok {
+			_, err = stream.Recv()
+		}
+		return false, err
+	}, interrupted)
+	return cursor, err
+}
+
+// WatchSnapshot is Watch from a snapshot on: yield is first called with every job
+// that the request selects as it is now, oldest first, in events with snapshot set
+// and without a cursor; then with what happens from there on. It is how to begin
+// without a cursor, and how to go on after CURSOR_EXPIRED: of what happened meanwhile
+// the jobs tell the result. The request's after and from_now have no meaning here,
+// nor has its job_id, since a watch of one job begins with a snapshot anyway.
+//
+// What happens while the snapshot is read may be in it and come as an event, too.
+// An event whose entry is no newer than the job of the snapshot is left out, so
+// nothing comes twice.
+func (c *Client) WatchSnapshot(ctx context.Context, req *macexecv1.WatchJobsRequest, yield func(*macexecv1.Event) error) error {
+	req = proto.CloneOf(req)
+	var err error
+	if req.After, err = c.now(ctx); err != nil {
+		return err
+	}
+	req.FromNow, req.JobId = false, ""
+	jobs, _, err := c.ListJobs(ctx, selection(req)) // a damaged record has no state to tell
+	if err != nil {
+		return err
+	}
+	revisions := make(map[string]uint64, len(jobs))
+	for _, job := range slices.Backward(jobs) {
+		revisions[job.GetId()] = job.GetRevision()
+		if err := yield(&macexecv1.Event{Snapshot: true, Job: job}); err != nil {
+			return err
+		}
+	}
+	return c.Watch(ctx, req, func(e *macexecv1.Event) error {
+		entry := e.GetEntry()
+		if changes := entry.GetKind() == "job.submitted" || entry.GetKind() == "job.changed"; changes && entry.GetRevision() <= revisions[entry.GetJobId()] {
+			return nil
+		}
+		return yield(e)
+	})
+}
+
+// selection lists the jobs that a watch selects.
+func selection(w *macexecv1.WatchJobsRequest) *macexecv1.ListJobsRequest {
+	return &macexecv1.ListJobsRequest{
+		RunId: w.GetRunId(), Tool: w.GetTool(), Principal: w.GetPrincipal(), Key: w.GetKey(),
+		ToolCallId: w.GetToolCallId(), ParentRunId: w.GetParentRunId(), ThreadId: w.GetThreadId(),
+		ContextId: w.GetContextId(), ParentCallId: w.GetParentCallId(), Labels: w.GetLabels(), States: w.GetStates(),
 	}
 }
 
@@ -121,14 +159,4 @@ func (c *Client) ReadJournal(ctx context.Context, req *macexecv1.ReadJournalRequ
 		}
 		return nil
 	}, always)
-}
-
-// WhoAmI says who the daemon takes the caller for, and where it was reached.
-func (c *Client) WhoAmI(ctx context.Context) (*macexecv1.Identity, error) {
-	resp, err := c.Host.WhoAmI(ctx, &macexecv1.WhoAmIRequest{})
-	if err != nil {
-		return nil, err
-	}
-	resp.GetIdentity().Address = c.address
-	return resp.GetIdentity(), nil
 }

@@ -62,7 +62,7 @@ func (a *app) wait(ctx context.Context, c *client.Client, job *macexecv1.Job, w 
 	status := a.status()
 	defer status.Clear()
 	asked := false
-	last, err := c.WaitJob(limited, job.GetId(), func(e *macexecv1.Event) {
+	last, err := c.Follow(limited, job.GetId(), func(e *macexecv1.Event) {
 		switch {
 		case e.GetProgress() != nil:
 			status.Set(progressLine(job.GetCall().GetTool(), e.GetProgress()))

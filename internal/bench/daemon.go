@@ -160,7 +160,7 @@ func (d *daemon) finish(ctx context.Context, req *macexecv1.SubmitJobRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if job, err = d.WaitJob(ctx, job.GetId(), nil); err != nil {
+	if job, err = d.Follow(ctx, job.GetId(), nil); err != nil {
 		return nil, err
 	}
 	if job.GetState() != macexecv1.JobState_JOB_STATE_COMPLETED {

@@ -36,7 +36,7 @@ result: "{'ok': true}"
 	d.end(syscall.SIGTERM)
 	d.configure(built.bin)
 	d.start()
-	job, err := d.WaitJob(d.context(), d.submitRun(call("ask", "caller", "{}")).GetId(), nil)
+	job, err := d.Follow(d.context(), d.submitRun(call("ask", "caller", "{}")).GetId(), nil)
 	if err != nil || job.GetState() != macexecv1.JobState_JOB_STATE_FAILED {
 		t.Fatalf("the job is %s (%s), %v", job.GetState(), job.GetMessage(), err)
 	}

@@ -112,7 +112,7 @@ func TestG6_CancelWhilePublishing(t *testing.T) {
 		id := d.submit(call(name, "ledger_staged", l.args(name, "write:4194304").with("output", name+".txt"))).GetId()
 		d.awaitState(id, func(j *macexecv1.Job) bool { return j.GetPhase() >= when || j.GetState() == completed })
 		refused := d.cancel(id)
-		job, err := d.WaitJob(d.context(), id, nil)
+		job, err := d.Follow(d.context(), id, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
