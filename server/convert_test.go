@@ -365,12 +365,17 @@ func TestBadRequests(t *testing.T) {
 		_, err := c.Jobs.ListJobs(t.Context(), r)
 		return err
 	}
+	wait := func(seconds float64) error {
+		_, err := c.Jobs.WaitJob(t.Context(), &macexecv1.WaitJobRequest{Id: "j", WaitSeconds: seconds})
+		return err
+	}
 	zero := 0.0
 	cases := map[string]error{
 		"options.timeout_seconds": submit(&macexecv1.Options{TimeoutSeconds: zero / zero}, 0),
 		"options.on_lock":         submit(&macexecv1.Options{OnLock: 9}, 0),
 		"options.start_by":        submit(&macexecv1.Options{StartBy: &timestamppb.Timestamp{Nanos: -1}}, 0),
 		"purpose":                 submit(nil, 77),
+		"wait_seconds":            wait(zero / zero),
 		"page_size":               list(&macexecv1.ListJobsRequest{PageSize: -1}),
 		"page_token":              list(&macexecv1.ListJobsRequest{PageToken: "nonsense"}),
 		"states":                  list(&macexecv1.ListJobsRequest{States: []macexecv1.JobState{88}}),

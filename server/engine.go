@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/jobs/engine"
@@ -17,6 +18,7 @@ type Engine interface {
 
 	Submit(ctx context.Context, c engine.Caller, r engine.Request) (engine.Receipt, error)
 	Job(ctx context.Context, c engine.Caller, id string) (*jobs.Job, error)
+	WaitJob(ctx context.Context, c engine.Caller, id string, wait time.Duration) (*jobs.Job, error)
 	LookupKey(ctx context.Context, c engine.Caller, key string) (jobs.KeyRecord, *jobs.Job, error)
 	Jobs(ctx context.Context, c engine.Caller, q jobs.Query) (jobs.Page, error)
 	Watch(ctx context.Context, c engine.Caller, r engine.WatchRequest, yield func(engine.WatchEvent) error) error

@@ -16,7 +16,7 @@ import (
 // catches panics, ends streams when the server drains, and has errors made into
 // statuses.
 
-// errDraining ends streams, so that their callers go on with the next daemon.
+// errDraining ends streams and waits, so that their callers go on with the next daemon.
 func errDraining() *jobs.Error {
 	return jobs.Errorf(jobs.CodeDraining, "the daemon is stopping; connect again and go on from your cursor")
 }
@@ -36,23 +36,29 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	var ids requestIDs
 	err := s.admit(ss.Context(), info.FullMethod, func(ctx context.Context) error {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		defer context.AfterFunc(s.draining, func() { cancel(errDraining()) })() //nolint:contextcheck // the server's life, not the request's
-		guarded := &guardedStream{ServerStream: ss, ctx: ctx, ids: &ids, clientStreams: info.IsClientStream}
-		err := handler(srv, guarded)
-		if err != nil && s.draining.Err() != nil && jobs.CodeOf(err) != jobs.CodeDraining {
-			// Whatever the handler made of the cancelled context: this is the reason.
-			if cause, ok := errors.AsType[*jobs.Error](context.Cause(ctx)); ok {
-				return cause
-			}
-		}
-		return err
+		return s.untilDrained(ctx, func(ctx context.Context) error {
+			return handler(srv, &guardedStream{ServerStream: ss, ctx: ctx, ids: &ids, clientStreams: info.IsClientStream})
+		})
 	})
 	if err != nil {
 		return s.statusOf(ss.Context(), err, info.FullMethod, ids)
 	}
 	return nil
+}
+
+// untilDrained calls handle, which may take long, with a context that also ends when
+// the server drains. Whatever handle makes of that, the drain is then the reason.
+func (s *Server) untilDrained(ctx context.Context, handle func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.draining, func() { cancel(errDraining()) })() //nolint:contextcheck // the server's life, not the request's
+	err := handle(ctx)
+	if err != nil && s.draining.Err() != nil && jobs.CodeOf(err) != jobs.CodeDraining {
+		if cause, ok := errors.AsType[*jobs.Error](context.Cause(ctx)); ok {
+			return cause
+		}
+	}
+	return err
 }
 
 // admit calls handle for a peer that is known and may use the method, and makes an

@@ -46,6 +46,24 @@ func (s *jobService) GetJob(ctx context.Context, req *macexecv1.GetJobRequest) (
 	return &macexecv1.GetJobResponse{Job: convertJob(job)}, nil
 }
 
+// WaitJob ends when the daemon does, as streams do: an open request must not hold up
+// its stop.
+func (s *jobService) WaitJob(ctx context.Context, req *macexecv1.WaitJobRequest) (*macexecv1.WaitJobResponse, error) {
+	wait, err := durationOf("wait_seconds", req.GetWaitSeconds())
+	if err != nil {
+		return nil, err
+	}
+	var job *jobs.Job
+	err = s.server.untilDrained(ctx, func(ctx context.Context) (err error) {
+		job, err = s.server.engine.WaitJob(ctx, caller(ctx), req.GetId(), wait)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &macexecv1.WaitJobResponse{Job: convertJob(job)}, nil
+}
+
 func (s *jobService) LookupKey(ctx context.Context, req *macexecv1.LookupKeyRequest) (*macexecv1.LookupKeyResponse, error) {
 	record, job, err := s.server.engine.LookupKey(ctx, caller(ctx), req.GetKey())
 	if err != nil {

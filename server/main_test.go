@@ -28,6 +28,7 @@ type fakeEngine struct {
 	check     func(engine.Request) (engine.Check, error)
 	submit    func(context.Context, engine.Request) (engine.Receipt, error)
 	job       func(id string) (*jobs.Job, error)
+	wait      func(ctx context.Context, id string, wait time.Duration) (*jobs.Job, error)
 	lookup    func(key string) (jobs.KeyRecord, *jobs.Job, error)
 	list      func(jobs.Query) (jobs.Page, error)
 	watch     func(context.Context, engine.WatchRequest, func(engine.WatchEvent) error) error
@@ -59,6 +60,10 @@ func (f *fakeEngine) Job(_ context.Context, c engine.Caller, id string) (*jobs.J
 		f.principal <- c.Principal
 	}
 	return f.job(id)
+}
+
+func (f *fakeEngine) WaitJob(ctx context.Context, _ engine.Caller, id string, wait time.Duration) (*jobs.Job, error) {
+	return f.wait(ctx, id, wait)
 }
 
 func (f *fakeEngine) LookupKey(_ context.Context, _ engine.Caller, key string) (jobs.KeyRecord, *jobs.Job, error) {

@@ -241,11 +241,11 @@ func TestToolPages(t *testing.T) {
 }
 
 // TestDrain: streams end at once with the cursor to go on from, an upload that idles
-// does not hold up the stop, and a request that is being answered is answered.
+// and a wait do not hold up the stop, and a request that is being answered is answered.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	path := socket(t)
-	entered, release, uploading := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	entered, release, uploading, waiting := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	f := &fakeEngine{
 		watch: func(ctx context.Context, _ engine.WatchRequest, yield func(engine.WatchEvent) error) error {
 			if err := yield(engine.WatchEvent{Cursor: 42, Entry: &jobs.Entry{Seq: 42}}); err != nil {
@@ -262,6 +262,14 @@ func TestDrain(t *testing.T) {
 		upload: func(engine.UploadRequest) (server.Upload, error) {
 			close(uploading)
 			return &memoryUpload{}, nil
+		},
+		wait: func(ctx context.Context, id string, wait time.Duration) (*jobs.Job, error) {
+			if id != "J" || wait != 90*time.Second {
+				return nil, fmt.Errorf("it waits for %s, %v", id, wait)
+			}
+			close(waiting)
+			<-ctx.Done()
+			return nil, ctx.Err()
 		},
 	}
 	stop := serve(t, path, server.Options{Engine: f})
@@ -296,6 +304,12 @@ func TestDrain(t *testing.T) {
 		answered <- err
 	}()
 	<-entered
+	waited := make(chan error, 1)
+	go func() {
+		_, err := stock.WaitJob(t.Context(), &macexecv1.WaitJobRequest{Id: "J", WaitSeconds: 90})
+		waited <- err
+	}()
+	<-waiting
 
 	stopped := make(chan struct{})
 	go func() {
@@ -318,6 +332,9 @@ func TestDrain(t *testing.T) {
 	}
 	if _, err := upload.CloseAndRecv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the upload ended with %v", err)
+	}
+	if err := <-waited; status.Code(err) != codes.Unavailable {
+		t.Errorf("the wait ended with %v", err)
 	}
 	for {
 		resp, err := health.Recv()

@@ -14,7 +14,7 @@
 //	recover.go   what a new daemon concludes from what the old one left
 //	control.go   cancel and resolve
 //	observe.go   who is told of all this
-//	query.go, watch.go, progress.go, files.go   what callers ask for
+//	query.go, watch.go, wait.go, progress.go, files.go   what callers ask for
 //
 // It starts no process and changes no file itself (package executor does), opens
 // no store (it is given one), and knows no wire protocol (faces call it).

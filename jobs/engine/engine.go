@@ -86,7 +86,8 @@ type Engine struct {
 	log      *slog.Logger
 	observer Observer
 
-	pause       time.Duration // before what failed for this host's own reasons is tried again
+	settling    *settlingStore // is store
+	pause       time.Duration  // before what failed for this host's own reasons is tried again
 	vault       *vault
 	sched       *scheduler
 	confinement keeper.Confinement // what this host enforces on a tool
@@ -149,10 +150,12 @@ func New(o Options) (*Engine, error) {
 	}
 	o.Limits = o.Limits.WithDefaults()
 	stopped, leave := context.WithCancel(context.Background())
+	settling := newSettlingStore(observedStore{o.Store, o.Observer})
 	e := &Engine{
-		store: observedStore{o.Store, o.Observer}, registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
+		store: settling, registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
 		boot: o.BootSession, facts: o.Facts, now: o.Now, log: o.Logger, observer: o.Observer,
 
+		settling:    settling,
 		pause:       tryAgainAfter,
 		vault:       v,
 		sched:       newScheduler(o.Limits.Slots, runtime.NumCPU()),

@@ -58,7 +58,7 @@ func newHost(t testing.TB, manifests ...string) *host {
 			t.Errorf("the store afterwards: %q, %v", problems, err)
 		}
 	})
-	h.store = &flakyStore{Store: records}
+	h.store = &flakyStore{Store: records, read: map[string]int{}}
 	h.start()
 	t.Cleanup(func() { h.Stop() })
 	root := filepath.Join(state, ProjectsFolder, "p")
@@ -188,6 +188,20 @@ type flakyStore struct {
 	made atomic.Int32 // writes that were made
 	// refuse is what every new decision is answered with; nil: none is refused.
 	refuse error
+	read   map[string]int // how often each job was read
+}
+
+func (s *flakyStore) Get(ctx context.Context, id string) (*jobs.Job, error) {
+	s.mu.Lock()
+	s.read[id]++
+	s.mu.Unlock()
+	return s.Store.Get(ctx, id)
+}
+
+func (s *flakyStore) reads(id string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.read[id]
 }
 
 func (s *flakyStore) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted, error) {

@@ -609,7 +609,7 @@ type WaitJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job's id.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// How long to wait, in seconds; 0: answer at once; at most 300.
+	// How long to wait, in seconds; 0: answer at once; more than 300 counts as 300.
 	WaitSeconds   float64 `protobuf:"fixed64,2,opt,name=wait_seconds,json=waitSeconds,proto3" json:"wait_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -75,7 +75,8 @@ type JobServiceClient interface {
 	// REQUEST_INVALID, STORE_FAILED, COMMIT_UNKNOWN.
 	FenceKey(ctx context.Context, in *FenceKeyRequest, opts ...grpc.CallOption) (*FenceKeyResponse, error)
 	// WaitJob answers when the job is settled (ended, or unknown), or after the wait,
-	// with the job as it is then; its state says which. Errors: as GetJob.
+	// with the job as it is then; its state says which. When the daemon stops, it is
+	// UNAVAILABLE (HOST_DRAINING): ask again. Errors: as GetJob.
 	WaitJob(ctx context.Context, in *WaitJobRequest, opts ...grpc.CallOption) (*WaitJobResponse, error)
 	// ListJobs returns jobs, newest first. A page is also cut where it would become
 	// larger than a client accepts by default. A job that is accepted while somebody
@@ -322,7 +323,8 @@ type JobServiceServer interface {
 	// REQUEST_INVALID, STORE_FAILED, COMMIT_UNKNOWN.
 	FenceKey(context.Context, *FenceKeyRequest) (*FenceKeyResponse, error)
 	// WaitJob answers when the job is settled (ended, or unknown), or after the wait,
-	// with the job as it is then; its state says which. Errors: as GetJob.
+	// with the job as it is then; its state says which. When the daemon stops, it is
+	// UNAVAILABLE (HOST_DRAINING): ask again. Errors: as GetJob.
 	WaitJob(context.Context, *WaitJobRequest) (*WaitJobResponse, error)
 	// ListJobs returns jobs, newest first. A page is also cut where it would become
 	// larger than a client accepts by default. A job that is accepted while somebody
