@@ -59,23 +59,10 @@ func (a *app) wait(ctx context.Context, c *client.Client, job *macexecv1.Job, w 
 		limited, cancel = context.WithTimeout(ctx, w.limit)
 	}
 	defer cancel()
-	status := a.status()
-	defer status.Clear()
-	asked := false
-	last, err := c.Follow(limited, job.GetId(), func(e *macexecv1.Event) {
-		switch {
-		case e.GetProgress() != nil:
-			status.Set(progressLine(job.GetCall().GetTool(), e.GetProgress()))
-		case e.GetJob().GetState() == macexecv1.JobState_JOB_STATE_AWAITING_APPROVAL:
-			if !asked {
-				asked = true
-				status.Clear()
-				a.remarkApproval(e.GetJob())
-			}
-		case e.GetJob() != nil:
-			status.Set(stateLine(e.GetJob()))
-		}
-	})
+	v := a.watchView(job)
+	stop := v.lookAgain(limited, c, job.GetId())
+	last, err := c.Follow(limited, job.GetId(), v.seen)
+	stop()
 	if last == nil {
 		last = job
 	}
@@ -96,65 +83,6 @@ func (a *app) wait(ctx context.Context, c *client.Client, job *macexecv1.Job, w 
 	default:
 		return last, "the daemon went away while it was waited for: " + explain(err).Error() + "."
 	}
-}
-
-// status is the line of progress on stderr, nil when nobody looks at it.
-func (a *app) status() *show.Status {
-	if !a.ErrTerminal || a.quiet {
-		return nil
-	}
-	return show.NewStatus(a.Err, a.Width)
-}
-
-func progressLine(tool string, p *macexecv1.Progress) string {
-	parts := []string{tool, document.Word(p.GetPhase())}
-	if p.Percent != nil {
-		parts = append(parts, show.Bar(p.GetPercent()))
-	}
-	if p.GetRate() != "" {
-		parts = append(parts, p.GetRate())
-	}
-	if p.TimeLeftSeconds != nil {
-		parts = append(parts, show.Seconds(p.GetTimeLeftSeconds())+" left")
-	}
-	if p.GetDetail() != "" {
-		parts = append(parts, p.GetDetail())
-	}
-	return strings.Join(parts, "  ")
-}
-
-// stateLine says in one line where a job is.
-func stateLine(job *macexecv1.Job) string {
-	parts := []string{job.GetCall().GetTool(), document.Word(job.GetState())}
-	if phase := document.Word(job.GetPhase()); phase != "" && phase != parts[1] {
-		parts = append(parts, phase)
-	}
-	if waits := waitsFor(job); waits != "" {
-		parts = append(parts, "waits for "+waits)
-	}
-	return strings.Join(parts, "  ")
-}
-
-func waitsFor(job *macexecv1.Job) string {
-	w := job.GetWaitingFor()
-	if w == nil {
-		return ""
-	}
-	text := strings.ReplaceAll(document.Word(w.GetKind()), "_", " ")
-	if w.GetDetail() != "" {
-		text += " " + w.GetDetail()
-	}
-	if w.GetJobId() != "" {
-		text += " held by " + w.GetJobId()
-	}
-	if w.GetPosition() > 0 {
-		text += fmt.Sprintf(", place %d", w.GetPosition())
-	}
-	return text
-}
-
-func (a *app) remarkApproval(job *macexecv1.Job) {
-	a.remarkf("job %s waits for approval: macexec jobs approve %s, or macexec jobs deny %s", job.GetId(), job.GetId(), job.GetId())
 }
 
 // remarkEnd says on stderr why a job is not completed and what can be done.
@@ -184,7 +112,7 @@ func afterwards(job *macexecv1.Job) string {
 	case macexecv1.JobState_JOB_STATE_AWAITING_APPROVAL:
 		return "macexec jobs approve " + job.GetId() + ", or macexec jobs deny " + job.GetId()
 	case macexecv1.JobState_JOB_STATE_UNKNOWN:
-		return "find out what happened, then macexec jobs resolve " + job.GetId() + " --as STATE --reason TEXT"
+		return "find out what happened, then " + resolveLine(job.GetId())
 	case macexecv1.JobState_JOB_STATE_FAILED:
 		if job.GetRetry() == macexecv1.Retry_RETRY_NEW_KEY {
 			return "macexec jobs logs " + job.GetId() + "; then the call may be made again with a new --key"

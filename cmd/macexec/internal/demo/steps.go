@@ -264,7 +264,7 @@ func (d *show) approval(ctx context.Context) error {
 	d.title("Deleting waits for a person")
 	asset := filepath.Join(d.files, "photo.png")
 	var asked job
-	if err := d.macexec(ctx, 5, &asked, "call", "delete_asset", "--key", "demo-delete", "-a", "project_id=default", "-a", "asset=photo.png", "--detach"); err != nil {
+	if err := d.macexec(ctx, 0, &asked, "call", "delete_asset", "--key", "demo-delete", "-a", "project_id=default", "-a", "asset=photo.png", "--detach"); err != nil {
 		return err
 	}
 	_, err := os.Stat(asset)
