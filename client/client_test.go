@@ -45,6 +45,10 @@ type daemon struct {
 	journal  func(n int, req *macexecv1.ReadJournalRequest, s grpc.ServerStreamingServer[macexecv1.ReadJournalResponse]) error
 	download func(n int, req *macexecv1.DownloadFileRequest, s grpc.ServerStreamingServer[macexecv1.DownloadFileResponse]) error
 
+	info     *macexecv1.FileInfo // of StatFile
+	upload   func(n int, s grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse]) error
+	stat     func() (*macexecv1.StatUploadResponse, error)
+
 	mu    sync.Mutex
 	conns []net.Conn
 	calls int
@@ -87,6 +91,18 @@ func (d *daemon) ReadJournal(req *macexecv1.ReadJournalRequest, s grpc.ServerStr
 
 func (d *daemon) DownloadFile(req *macexecv1.DownloadFileRequest, s grpc.ServerStreamingServer[macexecv1.DownloadFileResponse]) error {
 	return d.download(d.count(), req, s)
+}
+
+func (d *daemon) UploadFile(s grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse]) error {
+	return d.upload(d.count(), s)
+}
+
+func (d *daemon) StatUpload(context.Context, *macexecv1.StatUploadRequest) (*macexecv1.StatUploadResponse, error) {
+	return d.stat()
+}
+
+func (d *daemon) StatFile(context.Context, *macexecv1.StatFileRequest) (*macexecv1.StatFileResponse, error) {
+	return &macexecv1.StatFileResponse{File: d.info}, nil
 }
 
 // cut breaks every connection at once, as a daemon's death does.
@@ -486,8 +502,8 @@ func TestDownloadGoesOn(t *testing.T) {
 	for name, corrupt := range map[string]bool{"whole": false, "corrupt": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := &daemon{download: func(n int, req *macexecv1.DownloadFileRequest, s grpc.ServerStreamingServer[macexecv1.DownloadFileResponse]) error {
-				info := &macexecv1.FileInfo{Reference: "r", Sha256: hex.EncodeToString(sum[:]), Size: int64(len(content))}
+			info := &macexecv1.FileInfo{Reference: "r", Sha256: hex.EncodeToString(sum[:]), Size: int64(len(content)), TransferSize: int64(len(content))}
+			d := &daemon{info: info, download: func(n int, req *macexecv1.DownloadFileRequest, s grpc.ServerStreamingServer[macexecv1.DownloadFileResponse]) error {
 				part := bytes.Clone(content[req.GetOffset():])
 				if n == 1 {
 					part = part[:4000]
@@ -503,7 +519,7 @@ func TestDownloadGoesOn(t *testing.T) {
 			if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, err := start(t, d, long).Download(t.Context(), "r", path)
+			_, err := start(t, d, long).Download(t.Context(), "r", path, client.Replace())
 			got, readErr := os.ReadFile(path)
 			if readErr != nil {
 				t.Fatal(readErr)

@@ -29,6 +29,7 @@ type Engine interface {
 	Resolve(ctx context.Context, c engine.Caller, id string, to jobs.State, reason string) (*jobs.Job, error)
 
 	Upload(ctx context.Context, c engine.Caller, r engine.UploadRequest) (Upload, error)
+	StatUpload(ctx context.Context, c engine.Caller, digest string, size int64) (engine.UploadStatus, error)
 	StatFile(ctx context.Context, c engine.Caller, ref string) (engine.FileInfo, error)
 	OpenFile(ctx context.Context, c engine.Caller, ref string) (engine.File, engine.FileInfo, error)
 
@@ -41,7 +42,7 @@ type Engine interface {
 	VerifyJournal(ctx context.Context, c engine.Caller) (good uint64, err error)
 }
 
-// Upload is a file on its way in. Nothing of it is kept unless Commit succeeds.
+// Upload is a file on its way in. It is there once Commit has succeeded.
 type Upload interface {
 	io.Writer
 	Commit(ctx context.Context) (jobs.Blob, error)

@@ -17,8 +17,11 @@ import (
 // chunkSize is how much of a file goes in one message.
 const chunkSize = 256 << 10
 
+// largestChunk is the most that an upload may send in one message.
+const largestChunk = 1 << 20
+
 type fileService struct {
-	macexecv1.UnimplementedFileServiceServer
+	macexecv1.UnsafeFileServiceServer
 
 	server *Server
 }
@@ -33,7 +36,7 @@ func (s *fileService) UploadFile(stream grpc.ClientStreamingServer[macexecv1.Upl
 	if start == nil {
 		return badField("start", "must be the first message of an upload")
 	}
-	announced := engine.UploadRequest{SHA256: start.GetSha256(), Size: -1}
+	announced := engine.UploadRequest{SHA256: start.GetSha256(), Size: -1, Offset: start.GetOffset()}
 	if start.Size != nil {
 		announced.Size = start.GetSize()
 		if announced.Size < 0 {
@@ -43,12 +46,15 @@ func (s *fileService) UploadFile(stream grpc.ClientStreamingServer[macexecv1.Upl
 	if announced.SHA256 != "" && !hexDigest(announced.SHA256) {
 		return badField("start.sha256", "is not a SHA-256 in 64 lower-case hexadecimal digits")
 	}
+	if announced.Offset < 0 {
+		return badField("start.offset", "is %d, and must not be negative", announced.Offset)
+	}
 	upload, err := s.server.engine.Upload(ctx, caller(ctx), announced)
 	if err != nil {
 		return err
 	}
 	defer upload.Abort()
-	if err := receive(stream, upload, announced.Size); err != nil {
+	if err := receive(stream, upload); err != nil {
 		return err
 	}
 	blob, err := upload.Commit(ctx)
@@ -56,18 +62,16 @@ func (s *fileService) UploadFile(stream grpc.ClientStreamingServer[macexecv1.Upl
 		return err
 	}
 	return stream.SendAndClose(&macexecv1.UploadFileResponse{File: &macexecv1.FileInfo{
-		Reference: "sha256:" + blob.SHA256, Sha256: blob.SHA256, Size: blob.Size, MediaType: blob.MediaType,
+		Reference: "sha256:" + blob.SHA256, Sha256: blob.SHA256, Size: blob.Size, MediaType: blob.MediaType, TransferSize: blob.Size,
 	}})
 }
 
-// receive writes the chunks of an upload and compares their number of bytes with
-// the announced one (-1: none was).
-func receive(stream grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse], w io.Writer, announced int64) error {
-	var size int64
+// receive writes the chunks of an upload.
+func receive(stream grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse], w io.Writer) error {
 	for {
 		req, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			break
+			return nil
 		}
 		if err != nil {
 			return err
@@ -76,18 +80,31 @@ func receive(stream grpc.ClientStreamingServer[macexecv1.UploadFileRequest, mace
 		if !ok {
 			return badField("start", "may only be the first message of an upload")
 		}
-		size += int64(len(chunk.Chunk))
-		if announced >= 0 && size > announced {
-			break
+		if len(chunk.Chunk) > largestChunk {
+			return badField("chunk", "has %d bytes, and %d are the most", len(chunk.Chunk), largestChunk)
 		}
 		if _, err := w.Write(chunk.Chunk); err != nil {
 			return err
 		}
 	}
-	if announced >= 0 && size != announced {
-		return jobs.Errorf(jobs.CodeDigestMismatch, "the file was announced with %d bytes, and other ones came", announced)
+}
+
+func (s *fileService) StatUpload(ctx context.Context, req *macexecv1.StatUploadRequest) (*macexecv1.StatUploadResponse, error) {
+	if !hexDigest(req.GetSha256()) {
+		return nil, badField("sha256", "is not a SHA-256 in 64 lower-case hexadecimal digits")
 	}
-	return nil
+	if req.GetSize() < 0 {
+		return nil, badField("size", "is %d, and must not be negative", req.GetSize())
+	}
+	status, err := s.server.engine.StatUpload(ctx, caller(ctx), req.GetSha256(), req.GetSize())
+	if err != nil {
+		return nil, err
+	}
+	resp := &macexecv1.StatUploadResponse{Offset: status.Offset}
+	if status.File != nil {
+		resp.File = convertFile(*status.File)
+	}
+	return resp, nil
 }
 
 func hexDigest(s string) bool {
@@ -103,8 +120,8 @@ func (s *fileService) DownloadFile(req *macexecv1.DownloadFileRequest, stream gr
 	}
 	defer func() { _ = file.Close() }()
 	offset := req.GetOffset()
-	if offset < 0 || offset > info.Size {
-		return badField("offset", "is %d, and the file has %d bytes", offset, info.Size)
+	if offset < 0 || offset > info.Transfer {
+		return badField("offset", "is %d, and the download has %d bytes", offset, info.Transfer)
 	}
 	if _, err := file.Seek(offset, io.SeekStart); err != nil {
 		return jobs.Errorf(jobs.CodeInternal, "seek in %s: %w", info.Reference, err)

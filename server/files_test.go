@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/macexec/macexec/client"
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/jobs/engine"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
@@ -55,7 +56,7 @@ func TestFiles(t *testing.T) {
 			if !ok {
 				return nil, engine.FileInfo{}, jobs.Errorf(jobs.CodeFileNotFound, "no such file")
 			}
-			return memory{bytes.NewReader(b)}, engine.FileInfo{Reference: ref, SHA256: strings.TrimPrefix(ref, "sha256:"), Size: int64(len(b))}, nil
+			return memory{bytes.NewReader(b)}, engine.FileInfo{Reference: ref, SHA256: strings.TrimPrefix(ref, "sha256:"), Size: int64(len(b)), Transfer: int64(len(b))}, nil
 		},
 	}
 	c := start(t, f)
@@ -85,7 +86,7 @@ func TestFiles(t *testing.T) {
 	}
 	if info, err := c.Upload(t.Context(), empty); err != nil || info.GetSize() != 0 {
 		t.Errorf("an empty file: %v, %v", info, err)
-	} else if _, err := c.Download(t.Context(), info.GetReference(), back); err != nil {
+	} else if _, err := c.Download(t.Context(), info.GetReference(), back, client.Replace()); err != nil {
 		t.Errorf("an empty file: %v", err)
 	}
 
@@ -118,7 +119,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("offset %d: %v", offset, e)
 		}
 	}
-	if _, err := c.Download(t.Context(), "sha256:none", back); failure(t, err).Code() != "FILE_NOT_FOUND" {
+	if _, err := c.Download(t.Context(), "sha256:none", back, client.Replace()); failure(t, err).Code() != "FILE_NOT_FOUND" {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
@@ -129,6 +130,12 @@ func TestBadUploads(t *testing.T) {
 	begin := func(sha string, size int64) *macexecv1.UploadFileRequest {
 		return &macexecv1.UploadFileRequest{Part: &macexecv1.UploadFileRequest_Start{Start: &macexecv1.UploadStart{Sha256: sha, Size: &size}}}
 	}
+	goOn := func(offset int64) *macexecv1.UploadFileRequest {
+		return &macexecv1.UploadFileRequest{Part: &macexecv1.UploadFileRequest_Start{Start: &macexecv1.UploadStart{
+			Sha256: strings.Repeat("0", 64), Size: new(int64(3)), Offset: offset,
+		}}}
+	}
+	large := &macexecv1.UploadFileRequest{Part: &macexecv1.UploadFileRequest_Chunk{Chunk: make([]byte, 1<<20+1)}}
 	piece := &macexecv1.UploadFileRequest{Part: &macexecv1.UploadFileRequest_Chunk{Chunk: []byte("abc")}}
 	cases := map[string]struct {
 		send []*macexecv1.UploadFileRequest
@@ -139,8 +146,9 @@ func TestBadUploads(t *testing.T) {
 		"two starts":     {[]*macexecv1.UploadFileRequest{begin("", 3), begin("", 3)}, "REQUEST_INVALID"},
 		"negative size":  {[]*macexecv1.UploadFileRequest{begin("", -1)}, "REQUEST_INVALID"},
 		"no digest":      {[]*macexecv1.UploadFileRequest{begin("XYZ", 3)}, "REQUEST_INVALID"},
-		"too short":      {[]*macexecv1.UploadFileRequest{begin("", 4), piece}, "DIGEST_MISMATCH"},
-		"too long":       {[]*macexecv1.UploadFileRequest{begin("", 2), piece}, "DIGEST_MISMATCH"},
+		"upper case":     {[]*macexecv1.UploadFileRequest{begin(strings.Repeat("A", 64), 3)}, "REQUEST_INVALID"},
+		"behind nothing": {[]*macexecv1.UploadFileRequest{goOn(-1)}, "REQUEST_INVALID"},
+		"large chunk":    {[]*macexecv1.UploadFileRequest{begin("", 1<<21), large}, "REQUEST_INVALID"},
 		"another digest": {[]*macexecv1.UploadFileRequest{begin(strings.Repeat("0", 64), 3), piece}, "DIGEST_MISMATCH"},
 	}
 	for name, tc := range cases {

@@ -90,6 +90,17 @@ func (f *fakeEngine) Upload(_ context.Context, _ engine.Caller, r engine.UploadR
 	return f.upload(r)
 }
 
+func (f *fakeEngine) StatUpload(_ context.Context, _ engine.Caller, digest string, _ int64) (engine.UploadStatus, error) {
+	if f.open == nil {
+		return engine.UploadStatus{}, nil
+	}
+	file, info, err := f.open("sha256:" + digest)
+	if err != nil {
+		return engine.UploadStatus{}, nil //nolint:nilerr // it is not there
+	}
+	return engine.UploadStatus{File: &info, Offset: info.Size}, file.Close()
+}
+
 func (f *fakeEngine) StatFile(_ context.Context, _ engine.Caller, ref string) (engine.FileInfo, error) {
 	file, info, err := f.open(ref)
 	if err != nil {

@@ -36,9 +36,9 @@ func (a *app) arguments(ctx context.Context, c *client.Client, f *callFlags, too
 	return argument.Of(resp.GetTool()).Build(settings, argument.Sources{
 		Env: a.Getenv,
 		Upload: func(path string) (string, error) {
-			file, err := c.Upload(ctx, path)
+			file, err := a.upload(ctx, c, path)
 			if err != nil {
-				return "", beforehand(err)
+				return "", err
 			}
 			return file.GetReference(), nil
 		},

@@ -21,6 +21,7 @@ type config struct {
 	Slots    map[string]int    `json:"slots"`
 	Limits   struct {
 		UploadBytes            int64 `json:"upload_bytes"`
+		UploadUnusedSeconds    int64 `json:"upload_unused_seconds"`
 		LogBytes               int64 `json:"log_bytes"`
 		ApprovalExpiresSeconds int64 `json:"approval_expires_seconds"`
 		MaxAttempts            int   `json:"max_attempts"`
@@ -72,6 +73,7 @@ func (c config) limits() engine.Limits {
 	return engine.Limits{
 		Slots: c.Slots, MaxAttempts: c.Limits.MaxAttempts,
 		ApprovalExpiry: time.Duration(c.Limits.ApprovalExpiresSeconds) * time.Second,
+		BlobUnused:     time.Duration(c.Limits.UploadUnusedSeconds) * time.Second,
 		UploadBytes:    c.Limits.UploadBytes, LogBytes: c.Limits.LogBytes,
 		RequireConfinement: c.Confinement == "required",
 	}

@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -20,9 +24,9 @@ func (a *app) filesCommand() *cobra.Command {
 func (a *app) filesPutCommand() *cobra.Command {
 	return a.talk("put FILE…", "Upload files; prints how arguments name them", cobra.MinimumNArgs(1), func(ctx context.Context, c *client.Client, args []string) error {
 		for _, path := range args {
-			info, err := c.Upload(ctx, path)
+			info, err := a.upload(ctx, c, path)
 			if err != nil {
-				return beforehand(err)
+				return err
 			}
 			if err := a.print(info, info.GetReference(), func(w io.Writer) error {
 				_, err := io.WriteString(w, show.Line(info.GetReference())+"\n")
@@ -36,31 +40,69 @@ func (a *app) filesPutCommand() *cobra.Command {
 }
 
 func (a *app) filesGetCommand() *cobra.Command {
-	var to string
-	cmd := a.talk("get REFERENCE", "Download a file: sha256:<hex>, or job:<id>/<artifact>", cobra.ExactArgs(1), func(ctx context.Context, c *client.Client, args []string) error {
+	var replace bool
+	cmd := a.talk("get REFERENCE [FILE]", "Download sha256:<hex> or job:<id>/<artifact> to FILE (- is stdout; its own name, here)", cobra.RangeArgs(1, 2), func(ctx context.Context, c *client.Client, args []string) error {
 		info, err := c.Stat(ctx, args[0])
 		if err != nil {
 			return beforehand(err)
 		}
-		if to == "-" {
+		path := plainName(info.GetName(), info.GetSha256())
+		if len(args) > 1 {
+			path = args[1]
+		}
+		if path == "-" {
 			_, err := c.Fetch(ctx, args[0], a.Out)
 			return incoming(err)
 		}
-		path := to
-		if path == "" {
-			path = plainName(info.GetName(), info.GetSha256())
-		}
 		if at, err := os.Stat(path); err == nil && at.IsDir() {
-			return usagef("--to "+path+"/NAME", "%s is a folder", path)
+			return usagef("name the file: "+filepath.Join(path, "NAME"), "%s is a folder", path)
 		}
-		if err := a.fetch(ctx, c, args[0], path); err != nil {
+		var options []client.TransferOption
+		if replace {
+			options = append(options, client.Replace())
+		}
+		if err := a.fetch(ctx, c, args[0], path, options...); err != nil {
 			return err
 		}
-		a.remarkf("downloaded %s (%s)", path, show.Size(info.GetSize()))
+		a.remarkf("downloaded %s (%s)", path, show.Size(info.GetTransferSize()))
 		return a.printFiles([]*macexecv1.FileInfo{info})
 	})
-	cmd.Flags().StringVar(&to, "to", "", "the file to write, or - for stdout (its own name, here); nothing is replaced")
+	cmd.Flags().BoolVar(&replace, "replace", false, "replace FILE if it is there")
 	return cmd
+}
+
+// upload stores a local file on the host. One that was cut off goes on where it was.
+func (a *app) upload(ctx context.Context, c *client.Client, path string) (*macexecv1.FileInfo, error) {
+	status := a.status()
+	defer status.Clear()
+	info, err := c.Upload(ctx, path, client.OnProgress(moved(status, path)))
+	if err != nil {
+		return nil, beforehand(err)
+	}
+	return info, nil
+}
+
+// fetch downloads one file to a path where nothing is. One that was cut off goes on
+// where it was.
+func (a *app) fetch(ctx context.Context, c *client.Client, reference, path string, options ...client.TransferOption) error {
+	status := a.status()
+	defer status.Clear()
+	_, err := c.Download(ctx, reference, path, append(options, client.OnProgress(moved(status, path)))...)
+	if errors.Is(err, fs.ErrExist) {
+		return unwritable(fmt.Errorf("%s exists and is not replaced", path))
+	}
+	return incoming(err)
+}
+
+// moved shows how much of a file has gone over.
+func moved(status *show.Status, path string) func(done, total int64) {
+	return func(done, total int64) {
+		line := filepath.Base(path) + "  " + show.Size(done) + " of " + show.Size(total)
+		if total > 0 {
+			line = filepath.Base(path) + "  " + show.Bar(100*float64(done)/float64(total)) + "  " + show.Size(done) + " of " + show.Size(total)
+		}
+		status.Set(line)
+	}
 }
 
 func (a *app) filesStatCommand() *cobra.Command {

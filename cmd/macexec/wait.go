@@ -141,7 +141,7 @@ func (a *app) download(ctx context.Context, c *client.Client, job *macexecv1.Job
 		if err := a.fetch(ctx, c, reference, path); err != nil {
 			return err
 		}
-		a.remarkf("downloaded %s (%s)", path, show.Size(info.GetSize()))
+		a.remarkf("downloaded %s (%s)", path, show.Size(info.GetTransferSize()))
 	}
 	return nil
 }
@@ -152,15 +152,6 @@ func makeFolder(dir string) error {
 		return unwritable(err)
 	}
 	return nil
-}
-
-// fetch downloads one file to a path where nothing is.
-func (a *app) fetch(ctx context.Context, c *client.Client, reference, path string) error {
-	if _, err := os.Lstat(path); err == nil {
-		return unwritable(fmt.Errorf("%s exists and is not replaced", path))
-	}
-	_, err := c.Download(ctx, reference, path)
-	return incoming(err)
 }
 
 // plainName returns the first of the names that is a plain file name, so that

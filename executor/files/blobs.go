@@ -1,27 +1,26 @@
 package files
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
-	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"sync"
 )
 
 // Blobs keeps uploaded files by their digest, as <aa>/<sha256>, read-only. What is
-// being uploaded lies in "incoming" until it is whole.
+// being uploaded lies in "incoming" until it is whole; see [Blobs.Create] and
+// [Blobs.Resume].
 type Blobs struct {
 	path     string
 	dir      folder
 	incoming folder
+
+	mu       sync.Mutex
+	partials map[string]*partial // uploads that can be taken up again, by their name in incoming
 }
 
 const incomingFolder = "incoming"
@@ -35,8 +34,9 @@ type Blob struct {
 	Path      string // absolute
 }
 
-// OpenBlobs opens the area at an absolute path, makes it if it is not there, and
-// removes uploads that a crash left unfinished. Only one process may have it open.
+// OpenBlobs opens the area at an absolute path and makes it if it is not there.
+// Uploads that can be taken up again are looked at and kept; whatever else a crash
+// left unfinished is removed. Only one process may have it open.
 func OpenBlobs(dir string) (*Blobs, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("%w: %q is not absolute", ErrPath, dir)
@@ -56,37 +56,18 @@ func OpenBlobs(dir string) (*Blobs, error) {
 		top.Close()
 		return nil, explain(dir, err)
 	}
-	names, err := b.incoming.f.Readdirnames(-1)
-	for _, name := range names {
-		err = errors.Join(err, b.incoming.unlink(name))
-	}
-	if err != nil {
+	if b.partials, err = b.survivors(); err != nil {
 		b.Close()
 		return nil, explain(incomingFolder, err)
 	}
 	return b, nil
 }
 
-// Close lets the area go. Uploads that were not committed are lost.
+// Close lets the area go. Uploads that were not committed are lost, but for those
+// that can be taken up again.
 func (b *Blobs) Close() {
 	b.incoming.Close()
 	b.dir.Close()
-}
-
-// Create begins an upload of at most limit bytes. The upload ends with Commit or
-// Abort; writes fail once ctx is done.
-func (b *Blobs) Create(ctx context.Context, limit int64) (*BlobWriter, error) {
-	for n := 0; ; n++ {
-		name := fmt.Sprintf("%supload-%d.tmp", Reserved, n)
-		f, err := b.incoming.open(name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
-		if errors.Is(err, fs.ErrExist) {
-			continue
-		}
-		if err != nil {
-			return nil, explain(filepath.Join(b.path, incomingFolder), err)
-		}
-		return &BlobWriter{ctx: ctx, b: b, f: f, name: name, sum: sha256.New(), left: limit}, nil
-	}
 }
 
 // Open opens a blob for reading. It checks that there is a regular file, not that
@@ -117,90 +98,42 @@ func checkSHA256(sha string) error {
 	return nil
 }
 
-// BlobWriter is an upload. It is for one goroutine.
-type BlobWriter struct {
-	ctx  context.Context //nolint:containedctx // an io.Writer has nowhere else to take it from
-	b    *Blobs
-	f    *os.File // nil once it has ended
-	name string
-	sum  hash.Hash
-	size int64
-	left int64
+// Remove removes a blob; one that is not there is no error. Who has it open reads on.
+func (b *Blobs) Remove(sha string) error {
+	if err := checkSHA256(sha); err != nil {
+		return err
+	}
+	shelf, err := b.dir.sub(sha[:2])
+	if err == nil {
+		defer shelf.Close()
+		err = shelf.unlink(sha)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return explain("sha256:"+sha, err)
 }
 
-// Write takes the next bytes. Beyond the limit it takes none and gives ErrTooLarge.
-func (w *BlobWriter) Write(p []byte) (int, error) {
-	if w.f == nil {
-		return 0, fs.ErrClosed
+// Shelf lists the digests of the blobs whose first byte is the given one.
+func (b *Blobs) Shelf(first byte) ([]string, error) {
+	name := fmt.Sprintf("%02x", first)
+	shelf, err := b.dir.sub(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	if err := context.Cause(w.ctx); err != nil {
-		return 0, err
-	}
-	if int64(len(p)) > w.left {
-		return 0, fmt.Errorf("upload: %w", ErrTooLarge)
-	}
-	n, err := w.f.Write(p)
-	w.sum.Write(p[:n])
-	w.size += int64(n)
-	w.left -= int64(n)
 	if err != nil {
-		err = explain("upload", err)
-	}
-	return n, err
-}
-
-// Commit makes the upload durable under its digest. If want is not empty and the
-// digest is another one, the upload is dropped and the error is ErrDigest. Bytes
-// that are there already are kept once.
-func (w *BlobWriter) Commit(ctx context.Context, want string) (Blob, error) {
-	if w.f == nil {
-		return Blob{}, fs.ErrClosed
-	}
-	defer w.Abort()
-	if err := context.Cause(ctx); err != nil {
-		return Blob{}, err
-	}
-	sha := hexSum(w.sum)
-	if want != "" && want != sha {
-		return Blob{}, fmt.Errorf("upload has %s, not %s: %w", sha, want, ErrDigest)
-	}
-	blob := Blob{SHA256: sha, Size: w.size, Path: filepath.Join(w.b.path, path.Join(sha[:2], sha))}
-	var err error
-	if blob.MediaType, blob.Kind, err = SniffFile(w.f); err != nil {
-		return Blob{}, err
-	}
-	if err := w.f.Chmod(0o400); err != nil {
-		return Blob{}, explain("upload", err)
-	}
-	if err := w.f.Sync(); err != nil {
-		return Blob{}, explain("upload", err)
-	}
-	if err := w.b.dir.mkdir(sha[:2]); err != nil {
-		return Blob{}, explain(sha[:2], err)
-	}
-	shelf, err := w.b.dir.sub(sha[:2])
-	if err != nil {
-		return Blob{}, err
+		return nil, err
 	}
 	defer shelf.Close()
-	// Over one that is there: these bytes were just checked, the old ones were not.
-	if err := w.b.incoming.rename(w.name, shelf, sha); err != nil {
-		return Blob{}, explain(blob.Path, err)
+	names, err := shelf.f.Readdirnames(-1)
+	if err != nil {
+		return nil, explain(name, err)
 	}
-	w.name = "" // free for another upload from now on
-	return blob, explain(blob.Path, errors.Join(shelf.sync(), w.b.dir.sync()))
+	list := names[:0]
+	for _, n := range names {
+		if checkSHA256(n) == nil && n[:2] == name {
+			list = append(list, n)
+		}
+	}
+	return list, nil
 }
-
-// Abort drops the upload. After Commit it does nothing.
-func (w *BlobWriter) Abort() {
-	if w.f == nil {
-		return
-	}
-	_ = w.f.Close()
-	w.f = nil
-	if w.name != "" {
-		_ = w.b.incoming.unlink(w.name)
-	}
-}
-
-var _ io.Writer = (*BlobWriter)(nil)

@@ -30,15 +30,16 @@ func TestBlobs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state/blobs")
 	b := openBlobs(t, dir)
 	for range 2 { // the same bytes twice are kept once
-		w, err := b.Create(t.Context(), int64(len(png)))
+		w, err := b.Create(t.Context(), int64(len(png)), false)
 		must(t, err)
 		for i := range png {
 			if _, err := w.Write([]byte{png[i]}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, err := w.Commit(t.Context(), sha(png))
+		got, err := w.Seal(t.Context(), sha(png))
 		must(t, err)
+		must(t, w.Shelve(got))
 		want := files.Blob{
 			SHA256: sha(png), Size: int64(len(png)), MediaType: "image/png", Kind: files.KindImage,
 			Path: filepath.Join(dir, sha(png)[:2], sha(png)),
@@ -50,7 +51,7 @@ func TestBlobs(t *testing.T) {
 		if _, err := w.Write([]byte("x")); !errors.Is(err, fs.ErrClosed) {
 			t.Error(err)
 		}
-		if _, err := w.Commit(t.Context(), ""); !errors.Is(err, fs.ErrClosed) {
+		if _, err := w.Seal(t.Context(), ""); !errors.Is(err, fs.ErrClosed) {
 			t.Error(err)
 		}
 		if fi, err := os.Stat(got.Path); err != nil || fi.Mode() != 0o400 {
@@ -81,7 +82,7 @@ func TestBlobRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	b := openBlobs(t, dir)
-	w, err := b.Create(t.Context(), 10)
+	w, err := b.Create(t.Context(), 10, false)
 	must(t, err)
 	if n, err := w.Write([]byte("12345678901")); n != 0 || !errors.Is(err, files.ErrTooLarge) {
 		t.Error(n, err)
@@ -92,11 +93,11 @@ func TestBlobRefused(t *testing.T) {
 	if _, err := w.Write([]byte("1")); !errors.Is(err, files.ErrTooLarge) {
 		t.Error(err)
 	}
-	if _, err := w.Commit(t.Context(), sha("another")); !errors.Is(err, files.ErrDigest) {
+	if _, err := w.Seal(t.Context(), sha("another")); !errors.Is(err, files.ErrDigest) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	w, err = b.Create(ctx, 10)
+	w, err = b.Create(ctx, 10, false)
 	must(t, err)
 	cancel()
 	if _, err := w.Write([]byte("1")); !errors.Is(err, context.Canceled) {
@@ -117,7 +118,7 @@ func TestBlobsAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	b, err := files.OpenBlobs(dir)
 	must(t, err)
-	w, err := b.Create(t.Context(), 100)
+	w, err := b.Create(t.Context(), 100, false)
 	must(t, err)
 	_, err = w.Write([]byte("half"))
 	must(t, err)
@@ -134,12 +135,13 @@ func TestBlobsAfterACrash(t *testing.T) {
 	}
 	// A damaged blob is healed by the next upload of the same bytes.
 	put := func() {
-		w, err := again.Create(t.Context(), 100)
+		w, err := again.Create(t.Context(), 100, false)
 		must(t, err)
 		_, err = w.Write([]byte("whole"))
 		must(t, err)
-		_, err = w.Commit(t.Context(), "")
+		blob, err := w.Seal(t.Context(), "")
 		must(t, err)
+		must(t, w.Shelve(blob))
 	}
 	put()
 	path := filepath.Join(dir, sha("whole")[:2], sha("whole"))
@@ -160,7 +162,7 @@ func TestBlobsInParallel(t *testing.T) {
 	for i := range 32 {
 		all.Go(func() {
 			content := fmt.Sprintf("blob %d", i%8)
-			w, err := b.Create(t.Context(), 100)
+			w, err := b.Create(t.Context(), 100, false)
 			if err != nil {
 				t.Error(err)
 				return
@@ -172,7 +174,9 @@ func TestBlobsInParallel(t *testing.T) {
 			if i%5 == 0 {
 				return
 			}
-			if _, err := w.Commit(t.Context(), sha(content)); err != nil {
+			if blob, err := w.Seal(t.Context(), sha(content)); err != nil {
+				t.Error(err)
+			} else if err := w.Shelve(blob); err != nil {
 				t.Error(err)
 			}
 		})

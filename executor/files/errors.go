@@ -31,6 +31,10 @@ var (
 	ErrDigest = errors.New("the digest does not match")
 	// ErrTooLarge: there are more bytes than the limit allows.
 	ErrTooLarge = errors.New("too large")
+	// ErrTakenOver: a newer stream goes on with the upload.
+	ErrTakenOver = errors.New("a newer stream goes on with this upload")
+	// ErrFinishing: the upload is whole, and is being put in its place.
+	ErrFinishing = errors.New("this upload is just being finished")
 	// ErrTaken: something is at the destination already.
 	ErrTaken = errors.New("the destination is taken")
 	// ErrCrossDevice: the trash and the destination are on different file systems,
@@ -70,6 +74,28 @@ func (e *NotFoundError) Error() string {
 
 // Is makes the error match fs.ErrNotExist.
 func (e *NotFoundError) Is(target error) bool { return target == fs.ErrNotExist }
+
+// OffsetError says that an upload does not stand where a stream would go on.
+type OffsetError struct {
+	Offset, Stands int64
+}
+
+func (e *OffsetError) Error() string {
+	return fmt.Sprintf("the upload stands at byte %d, not at %d", e.Stands, e.Offset)
+}
+
+// RoomError says that a file system has no room for a file; it matches
+// syscall.ENOSPC.
+type RoomError struct {
+	Missing int64 // bytes
+}
+
+func (e *RoomError) Error() string {
+	return fmt.Sprintf("%d bytes are missing: %s", e.Missing, syscall.ENOSPC)
+}
+
+// Is makes the error match syscall.ENOSPC.
+func (e *RoomError) Is(target error) bool { return target == syscall.ENOSPC }
 
 // explain puts one of the package's words on what the system said about path.
 func explain(path string, err error) error {

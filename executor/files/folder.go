@@ -261,3 +261,32 @@ func FreeBytes(path string) (int64, error) {
 	}
 	return int64(st.Bavail) * int64(st.Bsize), nil // no disk has 2^63 bytes
 }
+
+// reserveRoom takes the room for size bytes of f at once, so that writing them cannot
+// fail for want of it, or gives a *RoomError. What f holds and its length stay as
+// they are. Where the file system cannot reserve, there is room now, but no promise.
+func reserveRoom(f *os.File, size int64) error {
+	var st unix.Stat_t
+	var fsys unix.Statfs_t
+	err := retry(func() error { return unix.Fstat(int(f.Fd()), &st) })
+	if err == nil {
+		err = retry(func() error { return unix.Fstatfs(int(f.Fd()), &fsys) })
+	}
+	need := size - st.Blocks*512
+	if err != nil || need <= 0 {
+		return err
+	}
+	free := int64(fsys.Bavail) * int64(fsys.Bsize)
+	if need > free {
+		return &RoomError{Missing: need - free}
+	}
+	err = retry(func() error { return preallocate(f, size, need) })
+	switch {
+	case err == nil, unsupported(err):
+		return nil
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		err = &RoomError{Missing: need} // others took it, or it is more than a quota allows
+	}
+	// What was reserved of it is given back.
+	return errors.Join(err, f.Truncate(st.Size))
+}

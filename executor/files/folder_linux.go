@@ -44,3 +44,8 @@ func hasWriter(f *os.File) bool {
 	}
 	return errors.Is(set(unix.F_UNLCK), unix.EAGAIN)
 }
+
+// preallocate reserves the room for the first size bytes of f.
+func preallocate(f *os.File, size, _ int64) error {
+	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+}

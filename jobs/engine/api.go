@@ -127,6 +127,13 @@ type LogChunk struct {
 type UploadRequest struct {
 	SHA256 string
 	Size   int64
+	Offset int64 // where the bytes go on; 0 begins anew
+}
+
+// UploadStatus says how far an upload is.
+type UploadStatus struct {
+	File   *FileInfo // once it is there
+	Offset int64     // bytes that have come in
 }
 
 // FileInfo describes a stored file or an artifact.

@@ -48,6 +48,7 @@ type Limits struct {
 	MaxAttempts    int            // attempts of a tool that leaves nothing behind: 3
 	ApprovalExpiry time.Duration  // how long a call waits for a person: 24 h
 	UploadBytes    int64          // the largest upload: 64 GiB
+	BlobUnused     time.Duration  // how long an upload stays that no job needs, or that stopped half-way: 24 h
 	LogBytes       int64          // kept of one attempt's log: 64 MiB
 	// RequireConfinement refuses tools on a host that cannot confine them.
 	RequireConfinement bool
@@ -63,6 +64,9 @@ func (l Limits) WithDefaults() Limits {
 	}
 	if l.UploadBytes == 0 {
 		l.UploadBytes = 64 << 30
+	}
+	if l.BlobUnused == 0 {
+		l.BlobUnused = 24 * time.Hour
 	}
 	if l.LogBytes == 0 {
 		l.LogBytes = 64 << 20
@@ -89,6 +93,7 @@ type Engine struct {
 	settling    *settlingStore // is store
 	pause       time.Duration  // before what failed for this host's own reasons is tried again
 	vault       *vault
+	verified    verified
 	sched       *scheduler
 	confinement keeper.Confinement // what this host enforces on a tool
 
@@ -98,6 +103,10 @@ type Engine struct {
 	stopped context.Context
 	leave   context.CancelFunc
 	running sync.WaitGroup
+
+	// shelves is held for writing while blobs are removed, and for reading while one is
+	// recorded and put in its place.
+	shelves sync.RWMutex
 
 	mu        sync.Mutex
 	live      map[string]*live // jobs with a running attempt, by id
@@ -187,6 +196,7 @@ func (e *Engine) Start(ctx context.Context) error {
 		return err
 	}
 	e.dispatch()
+	e.running.Go(func() { e.guarded(e.sweepUploads) })
 	return nil
 }
 

@@ -3,7 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,11 +32,14 @@ func (e *Engine) openReference(ctx context.Context, c Caller, ref string) (*os.F
 			}
 			return nil, FileInfo{}, jobs.Errorf(jobs.CodeFileNotFound, "no file %s has been uploaded", ref).With("reference", ref)
 		}
-		f, _, err := e.blobs.Open(digest)
+		f, facts, err := e.blobs.Open(digest)
+		if err == nil && facts.Size != blob.Size {
+			err = errors.Join(fmt.Errorf("%w: it has %d bytes instead of %d", files.ErrChanged, facts.Size, blob.Size), f.Close())
+		}
 		if err != nil {
 			return nil, FileInfo{}, jobs.Errorf(jobs.CodeFileNotFound, "the uploaded file %s is gone from the disk: %w", ref, err).With("reference", ref)
 		}
-		return f, FileInfo{Reference: ref, Name: digest, SHA256: digest, Size: blob.Size, MediaType: blob.MediaType}, nil
+		return f, FileInfo{Reference: ref, Name: digest, SHA256: digest, Size: blob.Size, MediaType: blob.MediaType, Transfer: blob.Size}, nil
 	}
 	if rest, ok := strings.CutPrefix(ref, jobPrefix); ok {
 		id, name, ok := strings.Cut(rest, "/")
@@ -59,7 +62,7 @@ func (e *Engine) openArtifact(ctx context.Context, c Caller, id, name string) (*
 		return nil, FileInfo{}, jobs.Errorf(jobs.CodeFileNotFound, "job %s has no artifact %q", id, name).WithJob(id)
 	}
 	a := job.Artifacts[i]
-	info := FileInfo{Reference: ref, Name: a.Name, SHA256: a.SHA256, Size: a.Size, MediaType: a.MediaType}
+	info := FileInfo{Reference: ref, Name: a.Name, SHA256: a.SHA256, Size: a.Size, MediaType: a.MediaType, Transfer: a.Size}
 	f, err := e.openArtifactFile(ctx, job, a)
 	if err != nil {
 		if isNotExist(err) {
@@ -86,14 +89,7 @@ func (e *Engine) openArtifactFile(ctx context.Context, job *jobs.Job, a jobs.Art
 	if err != nil {
 		return nil, err
 	}
-	digest, _, err := files.Digest(ctx, f)
-	if err == nil && digest != a.SHA256 {
-		err = jobs.Errorf(jobs.CodeArtifactChanged, "%s in project %s is no longer what job %s made", a.Path, a.Project, job.ID).WithJob(job.ID)
-	}
-	if err == nil {
-		_, err = f.Seek(0, io.SeekStart)
-	}
-	if err != nil {
+	if err := e.unchanged(ctx, f, job, a); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil

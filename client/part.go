@@ -1,0 +1,214 @@
+package client
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
+)
+
+// part is a download that is not whole yet: the bytes in path.part, and beside them a
+// record of what they are a part of, which also locks the two for one process.
+type part struct {
+	partRecord
+
+	path   string
+	record *os.File
+	f      *os.File // at its end
+	mode   fs.FileMode
+	again  bool // an earlier run began it
+}
+
+// partRecord is what path.part.json holds, as JSON.
+type partRecord struct {
+	Reference string `json:"reference"`
+	SHA256    string `json:"sha256"`
+	Transfer  int64  `json:"transfer_size"`
+}
+
+const (
+	partSuffix   = ".part"
+	recordSuffix = ".part.json"
+)
+
+// openPart opens the part of a download to path, with what an earlier run left of the
+// very same download. A file of that name that no download left is not touched.
+func openPart(path string, info *macexecv1.FileInfo) (_ *part, err error) {
+	p := &part{path: path, partRecord: partRecord{info.GetReference(), info.GetSha256(), info.GetTransferSize()}}
+	if p.record, p.mode, err = lockRecord(path + recordSuffix); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	var left partRecord
+	text, err := io.ReadAll(io.LimitReader(p.record, 1<<16))
+	if err != nil {
+		return nil, err
+	}
+	known := json.Unmarshal(text, &left) == nil && left.SHA256 != ""
+	there, err := os.Lstat(path + partSuffix)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case !there.Mode().IsRegular(), !known && there.Size() > 0:
+		_ = os.Remove(path + recordSuffix)
+		return nil, &fs.PathError{Op: "download", Path: path + partSuffix, Err: errors.New("it is in the way, and no download left it; move it away")}
+	}
+	if p.f, err = os.OpenFile(path+partSuffix, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600); err != nil {
+		return nil, err
+	}
+	p.again = left == p.partRecord
+	if !p.again || (there != nil && there.Size() > p.Transfer) {
+		// The bytes first, so that they are never said to be a part of something else.
+		if err := p.f.Truncate(0); err != nil {
+			return nil, err
+		}
+		if err := p.describe(); err != nil {
+			return nil, err
+		}
+	}
+	_, err = p.f.Seek(0, io.SeekEnd)
+	return p, err
+}
+
+// lockRecord opens the record at a path and locks it, and tells the mode that a new
+// file of the caller's gets.
+func lockRecord(path string) (*os.File, fs.FileMode, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o666) //nolint:gosec // the umask decides, as for the file itself
+		if err != nil {
+			return nil, 0, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			_ = f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				err = errors.New("another download is writing there")
+			}
+			return nil, 0, &fs.PathError{Op: "download", Path: path, Err: err}
+		}
+		mine, err := f.Stat()
+		if err != nil {
+			_ = f.Close()
+			return nil, 0, err
+		}
+		if there, err := os.Lstat(path); err == nil && os.SameFile(mine, there) {
+			return f, mine.Mode().Perm(), nil
+		}
+		_ = f.Close() // another download ended and took its record away
+	}
+}
+
+func (p *part) describe() error {
+	text, err := json.Marshal(p.partRecord)
+	if err != nil {
+		return err
+	}
+	if err := p.record.Truncate(0); err != nil {
+		return err
+	}
+	_, err = p.record.WriteAt(append(text, '\n'), 0)
+	return err
+}
+
+func (p *part) size() (int64, error) { return p.f.Seek(0, io.SeekEnd) }
+
+// close lets the part go and keeps it for another run.
+func (p *part) close() {
+	if p.f != nil {
+		_ = p.f.Close()
+	}
+	_ = p.record.Close() // and with it the lock
+}
+
+// place gives the whole file its name, durably. Nothing is replaced unless replace is
+// set.
+func (p *part) place(replace bool) error {
+	if err := errors.Join(p.f.Chmod(p.mode), p.f.Sync()); err != nil {
+		return err
+	}
+	from := p.path + partSuffix
+	if replace {
+		if err := os.Rename(from, p.path); err != nil {
+			return err
+		}
+	} else if err := moveExclusive(from, p.path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(p.path))
+	if err != nil {
+		return err
+	}
+	_ = dir.Sync() // some file systems have no such thing for folders
+	_ = dir.Close()
+	return p.remove()
+}
+
+// moveExclusive gives a file a name that nothing has.
+func moveExclusive(from, to string) error {
+	err := os.Link(from, to)
+	if errors.Is(err, fs.ErrExist) {
+		return &fs.PathError{Op: "download", Path: to, Err: fs.ErrExist}
+	}
+	if err == nil {
+		return os.Remove(from)
+	}
+	// A file system without links: the name is taken first.
+	taken, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(taken.Close(), os.Rename(from, to))
+}
+
+// wasPlaced reports that an earlier run gave the whole file its name, and ended before
+// it could tidy up.
+func (p *part) wasPlaced(ctx context.Context) bool {
+	if !p.again {
+		return false
+	}
+	f, err := os.OpenFile(p.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	placed, err := f.Stat()
+	if err != nil || !placed.Mode().IsRegular() || placed.Size() != p.Transfer {
+		return false
+	}
+	if there, err := p.f.Stat(); err != nil || (there.Size() > 0 && !os.SameFile(placed, there)) {
+		return false
+	}
+	sum := sha256.New()
+	_, err = copyAt(ctx, sum, f, p.Transfer)
+	return err == nil && hex.EncodeToString(sum.Sum(nil)) == p.SHA256
+}
+
+// remove removes what stands beside the file.
+func (p *part) remove() error {
+	err := os.Remove(p.path + partSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, os.Remove(p.path+recordSuffix))
+}
+
+// removeEmpty removes a part that has no bytes: there is nothing to go on with.
+func (p *part) removeEmpty() error {
+	if n, err := p.size(); err != nil || n > 0 {
+		return err
+	}
+	return p.remove()
+}

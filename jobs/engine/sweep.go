@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// sweepEvery is how often what uploads left is looked through.
+const sweepEvery = time.Hour
+
+// sweepUploads removes, now and from time to time, what nobody has used for
+// Limits.BlobUnused, until the engine stops.
+func (e *Engine) sweepUploads() {
+	every := time.NewTicker(min(sweepEvery, e.limits().BlobUnused))
+	defer every.Stop()
+	for {
+		if err := e.sweepOnce(e.stopped); err != nil && e.stopped.Err() == nil {
+			e.log.Warn("old uploads could not all be removed", "error", err)
+		}
+		select {
+		case <-every.C:
+		case <-e.stopped.Done():
+			return
+		}
+	}
+}
+
+// sweepOnce removes uploads that stopped half-way, blobs that nothing needs, and
+// files that a crash left without a record. A file goes after its record, and no
+// upload can put it back in between: what has a record has its file.
+func (e *Engine) sweepOnce(ctx context.Context) error {
+	before := e.now().Add(-e.limits().BlobUnused)
+	_, expired := e.blobs.Expire(before)
+	return errors.Join(expired, e.removeStrays(ctx))
+}
+
+// removeStrays removes files without a record.
+func (e *Engine) removeStrays(ctx context.Context) error {
+	for first := range 256 {
+		err := func() error {
+			e.shelves.Lock()
+			defer e.shelves.Unlock()
+			digests, err := e.blobs.Shelf(byte(first))
+			for _, digest := range digests {
+				if _, missing := e.store.GetBlob(ctx, digest); jobs.CodeOf(missing) == jobs.CodeFileNotFound {
+					err = errors.Join(err, e.blobs.Remove(digest))
+				}
+			}
+			return err
+		}()
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return nil
+}
