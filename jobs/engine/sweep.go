@@ -14,15 +14,15 @@ const sweepEvery = time.Hour
 // sweepUploads removes, now and from time to time, what nobody has used for
 // Limits.BlobUnused, until the engine stops.
 func (e *Engine) sweepUploads() {
-	every := time.NewTicker(min(sweepEvery, e.limits().BlobUnused))
-	defer every.Stop()
 	for {
 		if err := e.sweepOnce(e.stopped); err != nil && e.stopped.Err() == nil {
 			e.log.Warn("old uploads could not all be removed", "error", err)
 		}
+		next := time.NewTimer(min(sweepEvery, e.limits().BlobUnused))
 		select {
-		case <-every.C:
+		case <-next.C:
 		case <-e.stopped.Done():
+			next.Stop()
 			return
 		}
 	}
