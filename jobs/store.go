@@ -26,7 +26,27 @@ type Store interface {
 	// EntryReplayed that carries s.Entry's ids. If it is used with another one it
 	// writes an EntryConflict. s.Job may be nil: then a free key is reported as
 	// SubmitFree and nothing is written.
+	//
+	// Under a free key the same write also looks at what the job stands on; whatever
+	// of it fails leaves the key free and nothing written:
+	//   - its run, its parent run and its parent call are not closed, else SubmitClosed;
+	//   - the job to supersede is the same principal's, else CodeJobNotFound; settled,
+	//     else CodeStateConflict; and not superseded before, else CodeSuperseded, which
+	//     names the successor. It is marked as superseded with an EntryChanged of its own;
+	//   - each uploaded file among its inputs ("sha256:" and the digest) has its record
+	//     and the principal may use it, else CodeFileNotFound. The file is pinned until
+	//     the job is terminal.
 	Submit(ctx context.Context, s Submission) (Submitted, error)
+
+	// FenceKey makes sure that nothing ever starts under a key: it returns the record of
+	// a used key as it is, or plants a fence in one write with e, which becomes an
+	// EntryFence.
+	FenceKey(ctx context.Context, key Key, e Entry) (record KeyRecord, planted bool, err error)
+
+	// CloseRuns closes runs and calls of a principal for every later submission, for
+	// ever. Only what was not closed before is written, with one EntryRun that has the
+	// first of c.RunIDs as its run, and returned; if all was closed nothing is written.
+	CloseRuns(ctx context.Context, c RunClosing) (fresh RunClosing, err error)
 
 	// LookupKey returns the record of a used key, or CodeJobNotFound.
 	LookupKey(ctx context.Context, key Key) (KeyRecord, error)
@@ -72,10 +92,24 @@ type Store interface {
 	// CodeStoreFailed once the store has failed.
 	Wait(ctx context.Context, after uint64) error
 
+	// SetMode keeps the host's mode, with an EntryHost.
+	SetMode(ctx context.Context, m HostMode) error
+	// Mode returns the host's mode as it was set last.
+	Mode(ctx context.Context) (HostMode, error)
+
+	// SumUsage sums what ended jobs cost. Each counts from the write that made it
+	// terminal, and goes on counting when its record is gone.
+	SumUsage(ctx context.Context, q UsageQuery) (UsagePage, error)
+
 	// PutBlob records an uploaded file; the same digest again adds the principal.
 	PutBlob(ctx context.Context, b Blob) error
 	// GetBlob returns the record of an uploaded file, or CodeFileNotFound.
 	GetBlob(ctx context.Context, sha256 string) (Blob, error)
+
+	// CollectBlobs removes the records of at most limit files (0: all) that no job pins
+	// and that were last stored or used before a time, and returns them. Whoever calls
+	// may then delete the files themselves.
+	CollectBlobs(ctx context.Context, unusedSince time.Time, limit int) ([]Blob, error)
 
 	// PutManifest keeps the text of a manifest under its digest, so that a job can be
 	// finished by the manifest that it was accepted with. It is written once.
@@ -113,14 +147,25 @@ const (
 	SubmitConflict                          // the key belongs to another call; its record is returned
 	SubmitExpired                           // the key is a tombstone
 	SubmitFenced                            // the key is fenced
+	SubmitClosed                            // nothing written: the run, or what it came from, is closed
 )
 
-// Submitted is Submit's answer. Job is nil for SubmitFree, SubmitExpired and
-// SubmitFenced.
+// Submitted is Submit's answer. Job is nil for SubmitFree, SubmitExpired,
+// SubmitFenced and SubmitClosed.
 type Submitted struct {
 	Outcome SubmitOutcome
 	Job     *Job
 	Key     KeyRecord
+	Closed  string // SubmitClosed: what is closed and why, in words
+}
+
+// RunClosing names runs and tool calls of one principal that are closed: a job
+// that names one of them, as its own run or as where it came from, is refused.
+type RunClosing struct {
+	Principal string
+	RunIDs    []string
+	CallIDs   []string
+	Reason    string
 }
 
 // Note tells the journal about a change.
@@ -128,21 +173,6 @@ type Note struct {
 	Principal string // who caused it; empty: macexec itself
 	Message   string
 	Data      any // marshalled to JSON; never a secret
-}
-
-// Query selects jobs. Zero fields select everything. Jobs are listed by id,
-// newest first; After continues below the id that ended the page before.
-type Query struct {
-	After     string
-	Limit     int // 0: 100; at most 1000
-	States    []State
-	Tool      string
-	Principal string
-	Key       string
-	RunID     string
-	ToolCall  string
-	Since     time.Time
-	Labels    map[string]string
 }
 
 // Page is a part of a list. Next is the After of the next page, empty at the end.
@@ -160,6 +190,16 @@ type Blob struct {
 	MediaType  string    `json:"media_type"`
 	Principals []string  `json:"principals"`
 	StoredAt   time.Time `json:"stored_at"`
+	// UsedAt is when the file was sent again, or when a job that used it ended.
+	UsedAt time.Time `json:"used_at,omitzero"`
+}
+
+// LastUse is when the file was last stored or used, as far as no job uses it now.
+func (b Blob) LastUse() time.Time {
+	if b.UsedAt.After(b.StoredAt) {
+		return b.UsedAt
+	}
+	return b.StoredAt
 }
 
 // Project is a named folder tree that calls may read or write.

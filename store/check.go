@@ -68,6 +68,7 @@ type checker struct {
 	problems
 	jobs   map[string]jobSummary
 	jobSeq uint64
+	pinned int // pins that jobs must have
 }
 
 type jobSummary struct {
@@ -93,6 +94,9 @@ func (c *checker) run(tx *bbolt.Tx) error {
 	c.checkOpen(tx)
 	c.checkJournal(tx)
 	c.checkFiles(tx)
+	c.checkPins(tx)
+	c.checkClosed(tx)
+	c.checkUsage(tx)
 	return nil
 }
 
@@ -105,12 +109,17 @@ func (c *checker) checkMeta(tx *bbolt.Tx) {
 		c.problemf("meta: created_at is not a time: %v", err)
 	}
 	c.jobSeq = decodeU64(meta.Get([]byte(metaJobSeq)))
+	if raw := meta.Get([]byte(metaHostMode)); raw != nil {
+		if _, err := decodeMode(raw); err != nil {
+			c.problemf("meta: %v", err)
+		}
+	}
 }
 
 func (c *checker) checkJobs(tx *bbolt.Tx) {
 	c.jobs = map[string]jobSummary{}
 	seqs := map[uint64]string{}
-	keys := tx.Bucket([]byte(bucketKeys))
+	keys, pins := tx.Bucket([]byte(bucketKeys)), tx.Bucket([]byte(bucketPins))
 	_ = tx.Bucket([]byte(bucketJobs)).ForEach(func(k, raw []byte) error {
 		id := string(k)
 		job, err := decodeJob(id, raw)
@@ -121,6 +130,12 @@ func (c *checker) checkJobs(tx *bbolt.Tx) {
 		}
 		place := keyPlace(jobs.Key{Principal: job.Principal, Text: job.Key})
 		c.jobs[id] = jobSummary{place: string(place), seq: job.Seq, revision: job.Revision, state: job.State}
+		for _, digest := range uploadsOf(job) {
+			if !has(pins, pinKey(digest, id)) {
+				c.problemf("job %s reads the file sha256:%s but does not pin it", id, digest)
+			}
+			c.pinned++
+		}
 		if other, taken := seqs[job.Seq]; taken {
 			c.problemf("job %s has the seq %d of job %s", id, job.Seq, other)
 		}
@@ -165,13 +180,15 @@ func (c *checker) checkKeys(tx *bbolt.Tx) {
 
 func (c *checker) checkOpen(tx *bbolt.Tx) {
 	open := tx.Bucket([]byte(bucketOpen))
-	_ = open.ForEach(func(k, _ []byte) error {
+	_ = open.ForEach(func(k, state []byte) error {
 		job, exists := c.jobs[string(k)]
 		switch {
 		case !exists:
 			c.problemf("job %s is listed as open but does not exist", k)
 		case !job.damaged && job.state.Terminal():
 			c.problemf("job %s is listed as open but is %s", k, job.state)
+		case !job.damaged && string(state) != string(job.state):
+			c.problemf("job %s is listed as %s but is %s", k, state, job.state)
 		}
 		return nil
 	})
@@ -275,6 +292,48 @@ func (c *checker) checkFiles(tx *bbolt.Tx) {
 			c.problemf("%v", err)
 		} else if p.Name != string(k) {
 			c.problemf("the record of project %s is of another project", k)
+		}
+		return nil
+	})
+}
+
+func (c *checker) checkPins(tx *bbolt.Tx) {
+	surplus := -c.pinned
+	_ = tx.Bucket([]byte(bucketPins)).ForEach(func(k, _ []byte) error {
+		digest, id, ok := splitPinKey(k)
+		job, exists := c.jobs[id]
+		switch {
+		case !ok || !exists:
+			c.problemf("the file sha256:%s is pinned by job %s, which does not exist", digest, id)
+		case job.damaged: // it may well read the file
+		case job.state.Terminal():
+			c.problemf("the file sha256:%s is pinned by job %s, which is %s", digest, id, job.state)
+		default:
+			surplus++
+		}
+		return nil
+	})
+	if surplus > 0 {
+		c.problemf("%d files are pinned by jobs that do not read them", surplus)
+	}
+}
+
+func (c *checker) checkClosed(tx *bbolt.Tx) {
+	_ = tx.Bucket([]byte(bucketClosed)).ForEach(func(k, raw []byte) error {
+		var record closing
+		if err := decodeInto(fmt.Sprintf("the record of a closed run at %x", k), raw, &record); err != nil {
+			c.problemf("%v", err)
+		} else if !bytes.Equal(record.place(), k) {
+			c.problemf("the record of a closed run at %x lies in the place of another one", k)
+		}
+		return nil
+	})
+}
+
+func (c *checker) checkUsage(tx *bbolt.Tx) {
+	_ = tx.Bucket([]byte(bucketUsage)).ForEach(func(k, raw []byte) error {
+		if _, err := decodeUsage(k, raw); err != nil {
+			c.problemf("%v", err)
 		}
 		return nil
 	})

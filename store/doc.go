@@ -13,13 +13,14 @@
 //	├── host_id          text              8 characters of a-z and 2-7, made once
 //	├── created_at       text              RFC 3339
 //	├── job_seq          u64               Seq of the newest job
-//	└── journal_head     u64, 32 bytes     Seq and hash of the newest entry
+//	├── journal_head     u64, 32 bytes     Seq and hash of the newest entry
+//	└── host_mode        JSON HostMode     the mode that was set last; none: never
 //	jobs
 //	└── <job id>         JSON Job          every job
 //	keys
 //	└── <key place>      JSON KeyRecord    every key that was ever used or fenced
 //	open
-//	└── <job id>         empty             exactly the jobs that are not terminal
+//	└── <job id>         text State        exactly the jobs that are not terminal
 //	journal
 //	└── <u64 seq>        JSON Entry        hash-chained, without holes
 //	job_journal
@@ -30,9 +31,17 @@
 //	└── <name>           JSON Project      every project
 //	manifests
 //	└── <hex sha256>     text              every manifest that jobs were accepted with
+//	pins
+//	└── <hex sha256> 00 <job id>  empty    the uploaded files that jobs in bucket open read
+//	closed
+//	└── <run place>      JSON              every run and call that was closed
+//	usage
+//	└── <u64 hour> <16 bytes>  JSON        what the jobs of one principal, tool and run that
+//	                                       ended in that hour since 1970 cost together; the
+//	                                       16 bytes are a digest of the three
 //
-// A key place is one version byte and the SHA-256 of namespace, principal and key
-// text, each with its length before it, so that no two keys share a place.
+// A place is one version byte and the SHA-256 of namespace, principal and text, each
+// with its length before it, so that no two texts share a place.
 //
 // Writes pass through one goroutine that runs all waiting operations in one bbolt
 // transaction and answers them after its commit (writer.go). Each operation first

@@ -14,11 +14,8 @@ import (
 // GetBlob implements jobs.Store.
 func (s *Store) GetBlob(ctx context.Context, sha256 string) (blob jobs.Blob, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
-		raw := tx.Bucket([]byte(bucketBlobs)).Get([]byte(sha256))
-		if raw == nil {
-			return jobs.Errorf(jobs.CodeFileNotFound, "there is no file sha256:%s", sha256)
-		}
-		return decodeInto("the record of file sha256:"+sha256, raw, &blob)
+		blob, err = blobOf(tx.Bucket([]byte(bucketBlobs)), sha256)
+		return err
 	})
 	return blob, err
 }
@@ -38,15 +35,18 @@ func (s *Store) PutBlob(ctx context.Context, blob jobs.Blob) error {
 		if record.StoredAt.IsZero() {
 			record.StoredAt = b.now
 		}
-		if raw := b.blobs.Get([]byte(blob.SHA256)); raw != nil {
-			var old jobs.Blob
-			if err := decodeInto("the record of file sha256:"+blob.SHA256, raw, &old); err != nil {
+		if b.blobs.Get([]byte(blob.SHA256)) != nil {
+			old, err := blobOf(b.blobs, blob.SHA256)
+			if err != nil {
 				return nil, err
 			}
 			if old.Size != blob.Size {
 				return nil, jobs.Errorf(jobs.CodeDigestMismatch, "the file sha256:%s has %d bytes, not %d", blob.SHA256, old.Size, blob.Size)
 			}
 			old.Principals = append(old.Principals, blob.Principals...)
+			if record.StoredAt.After(old.LastUse()) {
+				old.UsedAt = record.StoredAt
+			}
 			record = old
 		}
 		slices.Sort(record.Principals)

@@ -21,6 +21,9 @@ const (
 	bucketBlobs      = "blobs"
 	bucketProjects   = "projects"
 	bucketManifests  = "manifests"
+	bucketPins       = "pins"
+	bucketClosed     = "closed"
+	bucketUsage      = "usage"
 )
 
 // buckets lists every bucket.
@@ -28,6 +31,7 @@ func buckets() []string {
 	return []string{
 		bucketMeta, bucketJobs, bucketKeys, bucketOpen,
 		bucketJournal, bucketJobJournal, bucketBlobs, bucketProjects, bucketManifests,
+		bucketPins, bucketClosed, bucketUsage,
 	}
 }
 
@@ -38,25 +42,32 @@ const (
 	metaCreatedAt     = "created_at"
 	metaJobSeq        = "job_seq"
 	metaJournalHead   = "journal_head"
+	metaHostMode      = "host_mode"
 )
 
 const (
-	// keyPlaceVersion is the first byte of every key place; another way of making
-	// places gets another byte.
-	keyPlaceVersion = 1
-	keyNamespace    = "idempotency-key"
+	// placeVersion is the first byte of every place; another way of making places
+	// gets another byte.
+	placeVersion = 1
+	keyNamespace = "idempotency-key"
 )
 
 // keyPlace says where a key's record lies.
-func keyPlace(key jobs.Key) []byte {
-	h := sha256.New()
-	var size [8]byte
-	for _, text := range []string{keyNamespace, key.Principal, key.Text} {
-		binary.BigEndian.PutUint64(size[:], uint64(len(text)))
-		h.Write(size[:])
-		h.Write([]byte(text))
+func keyPlace(key jobs.Key) []byte { return place(keyNamespace, key.Principal, key.Text) }
+
+// place says where a record lies whose name is made of a caller's texts.
+func place(namespace string, texts ...string) []byte {
+	text := make([]byte, 0, 256)
+	text = appendSized(text, namespace)
+	for _, t := range texts {
+		text = appendSized(text, t)
 	}
-	return h.Sum([]byte{keyPlaceVersion})
+	sum := sha256.Sum256(text)
+	return append([]byte{placeVersion}, sum[:]...)
+}
+
+func appendSized(b []byte, text string) []byte {
+	return append(binary.BigEndian.AppendUint64(b, uint64(len(text))), text...)
 }
 
 func encodeU64(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }

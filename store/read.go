@@ -156,7 +156,7 @@ func (l *listing) one(ctx context.Context) error {
 		l.page.Damaged[record.JobID] = err
 	case err != nil:
 		return err
-	case matches(job, l.q):
+	case l.q.Matches(job):
 		l.page.Jobs = append(l.page.Jobs, job)
 	}
 	return nil
@@ -198,7 +198,7 @@ func (l *listing) look(id string, raw []byte) {
 	switch {
 	case err != nil:
 		l.page.Damaged[id] = err
-	case matches(job, l.q):
+	case l.q.Matches(job):
 		l.page.Jobs = append(l.page.Jobs, job)
 	}
 }
@@ -227,7 +227,11 @@ func onlyOpen(states []jobs.State) bool {
 func needles(q jobs.Query) (out [][]byte) {
 	for _, field := range []struct{ name, value string }{
 		{"run_id", q.RunID},
+		{"parent_run_id", q.ParentRunID},
+		{"thread_id", q.ThreadID},
+		{"context_id", q.ContextID},
 		{"tool_call_id", q.ToolCall},
+		{"parent_call_id", q.ParentCall},
 		{"name", q.Tool},
 		{"principal", q.Principal},
 		{"key", q.Key},
@@ -240,21 +244,4 @@ func needles(q jobs.Query) (out [][]byte) {
 		}
 	}
 	return out
-}
-
-func matches(j *jobs.Job, q jobs.Query) bool {
-	has := func(want, got string) bool { return want == "" || want == got }
-	if !has(q.Tool, j.Tool.Name) || !has(q.Principal, j.Principal) || !has(q.Key, j.Key) ||
-		!has(q.RunID, j.Call.Context.RunID) || !has(q.ToolCall, j.Call.Context.ToolCallID) {
-		return false
-	}
-	if len(q.States) > 0 && !slices.Contains(q.States, j.State) || j.SubmittedAt.Before(q.Since) {
-		return false
-	}
-	for name, value := range q.Labels {
-		if got, ok := j.Call.Context.Labels[name]; !ok || got != value {
-			return false
-		}
-	}
-	return true
 }

@@ -26,7 +26,11 @@ type migration struct {
 // migrations lists every step since version 1, in order: the first leads to
 // version 2. A step is never changed once released. Each needs a test of its name
 // and a store of the version before it in testdata.
-func migrations() []migration { return nil }
+func migrations() []migration {
+	return []migration{
+		{"derive pins and usage from the jobs", derive},
+	}
+}
 
 // schemaVersion is the version that this macexec writes.
 func schemaVersion(list []migration) uint64 { return uint64(firstSchema + len(list)) }

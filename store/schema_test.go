@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/bbolt"
@@ -42,12 +43,25 @@ func fill(t testing.TB, s *Store) {
 	if _, err := s.Update(ctx, storetest.JobID(0), storetest.Cancel); err != nil {
 		t.Fatal(err)
 	}
+	digest := strings.Repeat("ab", 32)
+	reads := storetest.NewJob(3)
+	reads.Inputs = []jobs.InputFile{{Pointer: "/input", Reference: "sha256:" + digest, SHA256: digest, Size: 3}}
 	err := errors.Join(
-		s.PutBlob(ctx, jobs.Blob{SHA256: strings.Repeat("ab", 32), Size: 3, MediaType: "text/plain", Principals: []string{"orchestrator"}}),
+		s.PutBlob(ctx, jobs.Blob{SHA256: digest, Size: 3, MediaType: "text/plain", Principals: []string{"orchestrator"}}),
 		s.PutProject(ctx, jobs.Project{Name: "default", Root: "/srv/default"}, "operator"),
 		s.PutManifest(ctx, strings.Repeat("cd", 32), []byte("tool: x\n")),
 		s.Append(ctx, jobs.Entry{Kind: jobs.EntryHost, Message: "the daemon started"}),
+		s.SetMode(ctx, jobs.HostMode{Mode: jobs.ModePaused, By: "operator", Reason: "a new disk"}),
 	)
+	if err == nil {
+		_, err = s.Submit(ctx, storetest.Submission(reads))
+	}
+	if err == nil {
+		_, err = s.CloseRuns(ctx, jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"run-x"}, CallIDs: []string{"call-x"}, Reason: "enough"})
+	}
+	if err == nil {
+		_, _, err = s.FenceKey(ctx, jobs.Key{Principal: "orchestrator", Text: "moved"}, jobs.Entry{})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +138,7 @@ func TestTree(t *testing.T) {
 			t.Errorf("the test puts nothing into bucket %s", name)
 		}
 	}
-	for _, key := range []string{metaSchemaVersion, metaHostID, metaCreatedAt, metaJobSeq, metaJournalHead} {
+	for _, key := range []string{metaSchemaVersion, metaHostID, metaCreatedAt, metaJobSeq, metaJournalHead, metaHostMode} {
 		if !strings.Contains(string(doc), "── "+key+" ") {
 			t.Errorf("the package comment does not draw meta key %s", key)
 		}
@@ -148,10 +162,14 @@ func TestOldStores(t *testing.T) {
 			t.Parallel()
 			path := unpack(t, storeFile(version))
 			s := openAt(t, path)
-			if s.Head() != 8 || s.HostID() == "" {
+			want := map[uint64]uint64{1: 8}[version]
+			if version > 1 {
+				want = 12
+			}
+			if s.Head() != want || s.HostID() == "" {
 				t.Errorf("head %d, host %q", s.Head(), s.HostID())
 			}
-			if good, err := s.VerifyJournal(t.Context()); err != nil || good != 8 {
+			if good, err := s.VerifyJournal(t.Context()); err != nil || good != want {
 				t.Errorf("%d good entries, %v", good, err)
 			}
 			got, err := s.Submit(t.Context(), storetest.Submission(storetest.NewJob(2)))
@@ -214,7 +232,28 @@ func unpack(t *testing.T, name string) string {
 }
 
 // migrationTests has the test of each migration, by its name.
-func migrationTests() map[string]func(*testing.T) { return nil }
+func migrationTests() map[string]func(*testing.T) {
+	return map[string]func(*testing.T){
+		migrations()[0].name: testDerive,
+	}
+}
+
+// What version 2 keeps beside the records is what the records of an older store say.
+func testDerive(t *testing.T) {
+	s := openAt(t, unpack(t, storeFile(1)))
+	page, err := s.SumUsage(t.Context(), jobs.UsageQuery{By: jobs.UsageByRun})
+	want := jobs.UsagePage{Rows: []jobs.UsageRow{{Name: "run-0", Since: storetest.Time().Truncate(time.Hour), Cancelled: 1}}}
+	if diff := cmp.Diff(want, page); diff != "" || err != nil {
+		t.Errorf("usage (-want +got):\n%s%v", diff, err)
+	}
+	if m, err := s.Mode(t.Context()); err != nil || m != (jobs.HostMode{}) {
+		t.Errorf("mode %+v, %v", m, err)
+	}
+	list, err := s.List(t.Context(), jobs.Query{States: []jobs.State{jobs.StateQueued}})
+	if err != nil || len(list.Jobs) != 2 {
+		t.Errorf("queued: %+v, %v", list, err)
+	}
+}
 
 func TestEveryMigrationHasATest(t *testing.T) {
 	t.Parallel()
@@ -256,12 +295,12 @@ func TestMigrate(t *testing.T) {
 			return nil
 		}}
 	}
-	list := []migration{step("one"), step("two")}
+	list := append(migrations(), step("one"), step("two"))
 	log := slog.New(slog.DiscardHandler)
 
 	fail = true
 	err := migrate(path, s.db, list, log)
-	if err == nil || !strings.Contains(err.Error(), path+".v1.bak") || errors.Is(err, broken) {
+	if err == nil || !strings.Contains(err.Error(), path+".v2.bak") || errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 	fail = false
@@ -286,10 +325,10 @@ func TestMigrate(t *testing.T) {
 	}
 	_, err = Open(t.Context(), Options{Path: path})
 	wantCode(t, err, jobs.CodeStoreFailed)
-	if err == nil || !strings.Contains(err.Error(), "version 3") || !strings.Contains(err.Error(), "up to 1") {
+	if err == nil || !strings.Contains(err.Error(), "version 4") || !strings.Contains(err.Error(), "up to 2") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Check(path); err == nil || !strings.Contains(err.Error(), "version 3") {
+	if _, err := Check(path); err == nil || !strings.Contains(err.Error(), "version 4") {
 		t.Errorf("Check: %v", err)
 	}
 	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(now, after) {
@@ -297,11 +336,11 @@ func TestMigrate(t *testing.T) {
 	}
 
 	// The copy is the store from before.
-	info, err := os.Stat(path + ".v1.bak")
+	info, err := os.Stat(path + ".v2.bak")
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if diff := cmp.Diff(before, dump(t, openAt(t, path+".v1.bak"))); diff != "" {
+	if diff := cmp.Diff(before, dump(t, openAt(t, path+".v2.bak"))); diff != "" {
 		t.Errorf("the copy (-want +got):\n%s", diff)
 	}
 }

@@ -25,7 +25,7 @@ func (s *Store) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted
 	if err != nil {
 		return jobs.Submitted{}, err
 	}
-	out := jobs.Submitted{Outcome: got.outcome, Key: got.record}
+	out := jobs.Submitted{Outcome: got.outcome, Key: got.record, Closed: got.closed}
 	switch got.outcome {
 	case jobs.SubmitAccepted:
 		// The caller gets its own job back, completed; decoding the record for it
@@ -35,7 +35,7 @@ func (s *Store) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted
 		out.Job = &job
 	case jobs.SubmitReplayed, jobs.SubmitConflict:
 		out.Job, err = got.snap.decoded()
-	case jobs.SubmitFree, jobs.SubmitExpired, jobs.SubmitFenced:
+	case jobs.SubmitFree, jobs.SubmitExpired, jobs.SubmitFenced, jobs.SubmitClosed:
 		// There is no job to give back.
 	}
 	return out, err
@@ -46,6 +46,7 @@ type prepared struct {
 	jobs.Submission
 	place  []byte
 	raw    []byte // of the job, without its seq; nil: only look
+	stands standing
 	record jobs.KeyRecord
 	key    []byte // of record
 }
@@ -70,6 +71,7 @@ func (s *Store) prepare(sub jobs.Submission) (prepared, error) {
 	if p.raw, err = encodeNewJob(*j); err != nil {
 		return p, err
 	}
+	p.stands = standingOf(j)
 	p.record = jobs.KeyRecord{Key: p.Key, Kind: jobs.KeyJob, Fingerprint: p.Fingerprint, JobID: j.ID, CreatedAt: s.now().UTC()}
 	p.key, err = encodeRecord(p.record)
 	return p, err
@@ -80,6 +82,7 @@ type submitted struct {
 	outcome jobs.SubmitOutcome
 	record  jobs.KeyRecord // of its key, if that is used now
 	snap    *snapshot      // of the key's job, if there is one
+	closed  string         // what the job came from and is closed
 }
 
 func (b *batch) submit(p prepared) (got submitted, write func() error, err error) {
@@ -96,6 +99,12 @@ func (b *batch) submit(p prepared) (got submitted, write func() error, err error
 	if b.jobs.Get([]byte(p.Job.ID)) != nil {
 		return submitted{}, nil, jobs.Errorf(jobs.CodeInternal, "there is already a job %s", p.Job.ID).WithJob(p.Job.ID)
 	}
+	if closed, err := b.closedFor(p.Job); closed != "" || err != nil {
+		return submitted{outcome: jobs.SubmitClosed, closed: closed}, nil, err
+	}
+	if err := b.usableUploads(p.stands.principal, p.stands.uploads); err != nil {
+		return submitted{}, nil, err
+	}
 	seq := b.jobSeq + 1
 	snap := &snapshot{id: p.Job.ID, raw: withSeq(p.raw, seq)}
 	e := p.Entry
@@ -106,14 +115,62 @@ func (b *batch) submit(p prepared) (got submitted, write func() error, err error
 	if err != nil {
 		return submitted{}, nil, err
 	}
+	supersede := func() error { return nil }
+	if target := p.Job.Call.Options.Supersedes; target != "" {
+		if supersede, err = b.supersede(target, p.Job, entry.head); err != nil {
+			return submitted{}, nil, err
+		}
+	}
 	return submitted{outcome: jobs.SubmitAccepted, record: p.record, snap: snap}, func() error {
-		if err := b.putJob(snap, p.Job.State.Terminal()); err != nil {
+		if err := b.putJob(snap, standing{}, p.stands); err != nil {
 			return err
 		}
 		if err := b.keys.Put(p.place, p.key); err != nil {
 			return err
 		}
 		b.jobSeq = seq
+		if err := b.putEntry(entry); err != nil {
+			return err
+		}
+		return supersede()
+	}, nil
+}
+
+// supersede returns the write that gives an older job its successor, with an entry
+// that follows the successor's own. A job has at most one (G5).
+func (b *batch) supersede(target string, successor *jobs.Job, prev chainHead) (write func() error, err error) {
+	old, err := b.snapshot(target)
+	if err != nil {
+		return nil, err
+	}
+	job, err := decodeJob(target, old.raw)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case job.Principal != successor.Principal:
+		return nil, jobNotFound(target)
+	case !job.State.Settled():
+		return nil, jobs.Errorf(jobs.CodeStateConflict, "job %s is %s; only a job that has ended, or whose end is unknown, can be superseded", target, job.State).WithJob(target)
+	case job.SupersededBy != "":
+		return nil, jobs.Errorf(jobs.CodeSuperseded, "job %s is superseded by job %s", target, job.SupersededBy).WithJob(job.SupersededBy)
+	}
+	was := standingOf(job)
+	job.SupersededBy = successor.ID
+	job.Revision++
+	raw, err := encodeRecord(job)
+	if err != nil {
+		return nil, err
+	}
+	e := changeOf(job, jobs.Note{Principal: successor.Principal, Message: "superseded by job " + successor.ID})
+	entry, err := b.sealAfter(prev, e)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		if err := b.putJob(&snapshot{id: target, raw: raw}, was, was); err != nil {
+			return err
+		}
 		return b.putEntry(entry)
 	}, nil
 }

@@ -54,7 +54,7 @@ func (b *batch) update(u *update) (*snapshot, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	before := identityOf(job)
+	before, was := identityOf(job), standingOf(job)
 	note, err := b.s.runChange(u, job)
 	if err != nil {
 		return nil, nil, err
@@ -62,16 +62,16 @@ func (b *batch) update(u *update) (*snapshot, func() error, error) {
 	if after := identityOf(job); after != before {
 		return nil, nil, jobs.Errorf(jobs.CodeInternal, "a change of job %s touched what never changes: %+v became %+v", u.id, before, after).WithJob(u.id)
 	}
+	now := standingOf(job)
+	if was.state.Terminal() && now.state != was.state {
+		return nil, nil, jobs.Errorf(jobs.CodeInternal, "a change of job %s made it %s after it was %s", u.id, now.state, was.state).WithJob(u.id)
+	}
 	job.Revision = before.revision + 1
 	raw, err := encodeRecord(job)
 	if err != nil {
 		return nil, nil, err
 	}
-	e := jobs.Entry{
-		Kind: jobs.EntryChanged, Principal: note.Principal, Owner: job.Principal, Event: job.Event, Message: note.Message,
-		ToolCallID: job.Call.Context.ToolCallID, RunID: job.Call.Context.RunID, TraceID: job.Call.Context.TraceID,
-	}
-	describe(&e, job)
+	e := changeOf(job, note)
 	if note.Data != nil {
 		if e.Data, err = json.Marshal(note.Data); err != nil {
 			return nil, nil, jobs.Errorf(jobs.CodeInternal, "the data of a note cannot be written as JSON: %w", err)
@@ -82,13 +82,22 @@ func (b *batch) update(u *update) (*snapshot, func() error, error) {
 		return nil, nil, err
 	}
 	snap := &snapshot{id: u.id, raw: raw}
-	terminal := job.State.Terminal()
 	return snap, func() error {
-		if err := b.putJob(snap, terminal); err != nil {
+		if err := b.putJob(snap, was, now); err != nil {
 			return err
 		}
 		return b.putEntry(entry)
 	}, nil
+}
+
+// changeOf is the entry of a change, without the note's data.
+func changeOf(j *jobs.Job, note jobs.Note) jobs.Entry {
+	e := jobs.Entry{
+		Kind: jobs.EntryChanged, Principal: note.Principal, Owner: j.Principal, Event: j.Event, Message: note.Message,
+		ToolCallID: j.Call.Context.ToolCallID, RunID: j.Call.Context.RunID, TraceID: j.Call.Context.TraceID,
+	}
+	describe(&e, j)
+	return e
 }
 
 // identity is what no change may touch.

@@ -288,7 +288,7 @@ type batch struct {
 	now   time.Time
 	dirty bool // something was written
 
-	jobs, keys, open, journal, jobJournal, blobs, projects, manifests *bbolt.Bucket
+	jobs, keys, open, journal, jobJournal, blobs, projects, manifests, pins, closed, usage *bbolt.Bucket
 
 	jobSeq uint64
 	chain  chainHead
@@ -300,18 +300,22 @@ func (s *Store) begin() (*batch, error) {
 	if err != nil {
 		return nil, errors.New("no write can begin: " + err.Error())
 	}
-	b := &batch{
-		s: s, tx: tx, now: s.now().UTC(), jobSeq: s.jobSeq, chain: s.chain,
-		fresh: map[string]*snapshot{},
-	}
+	b := newBatch(tx, s.now().UTC())
+	b.s, b.jobSeq, b.chain = s, s.jobSeq, s.chain
+	return b, nil
+}
+
+func newBatch(tx *bbolt.Tx, now time.Time) *batch {
+	b := &batch{tx: tx, now: now, fresh: map[string]*snapshot{}}
 	for name, bucket := range map[string]**bbolt.Bucket{
 		bucketJobs: &b.jobs, bucketKeys: &b.keys, bucketOpen: &b.open, bucketJournal: &b.journal,
 		bucketJobJournal: &b.jobJournal, bucketBlobs: &b.blobs, bucketProjects: &b.projects, bucketManifests: &b.manifests,
+		bucketPins: &b.pins, bucketClosed: &b.closed, bucketUsage: &b.usage,
 	} {
 		*bucket = tx.Bucket([]byte(name))
 	}
 	b.journal.FillPercent = fillAppended
-	return b, nil
+	return b
 }
 
 // finish writes what belongs to the batch as a whole.
@@ -340,17 +344,42 @@ func (b *batch) snapshot(id string) (*snapshot, error) {
 	return snap, nil
 }
 
-// putJob stores a job's record and keeps bucket open exact.
-func (b *batch) putJob(snap *snapshot, terminal bool) error {
+// standing is what the store keeps of a job beside its record.
+type standing struct {
+	principal, tool, run string
+	state                jobs.State // empty: there is no job yet
+	ended                time.Time
+	usage                jobs.Usage
+	uploads              []string
+}
+
+func standingOf(j *jobs.Job) standing {
+	return standing{
+		principal: j.Principal, tool: j.Tool.Name, run: j.Call.Context.RunID,
+		state: j.State, ended: j.EndedAt, usage: j.Usage, uploads: uploadsOf(j),
+	}
+}
+
+// putJob stores a job's record and keeps exact what the store has beside it.
+func (b *batch) putJob(snap *snapshot, was, now standing) error {
 	id := []byte(snap.id)
 	if err := b.jobs.Put(id, snap.raw); err != nil {
 		return err
 	}
 	b.fresh[snap.id] = snap
-	if terminal {
-		return b.open.Delete(id)
+	if err := b.pin(snap.id, was.uploads, now.uploads); err != nil {
+		return err
 	}
-	return b.open.Put(id, nil)
+	if !now.state.Terminal() {
+		return b.open.Put(id, []byte(now.state))
+	}
+	if was.state.Terminal() {
+		return nil
+	}
+	if err := b.addUsage(now); err != nil {
+		return err
+	}
+	return b.open.Delete(id)
 }
 
 // sealed is an entry that is ready to be the next one of the journal.
@@ -362,11 +391,14 @@ type sealed struct {
 }
 
 // seal prepares an entry as the next one; it changes nothing.
-func (b *batch) seal(e jobs.Entry) (sealed, error) {
+func (b *batch) seal(e jobs.Entry) (sealed, error) { return b.sealAfter(b.chain, e) }
+
+// sealAfter prepares an entry that follows another one of the same operation.
+func (b *batch) sealAfter(prev chainHead, e jobs.Entry) (sealed, error) {
 	if e.At.IsZero() {
 		e.At = b.now
 	}
-	raw, head, err := sealEntry(&e, b.chain)
+	raw, head, err := sealEntry(&e, prev)
 	return sealed{seq: e.Seq, jobID: e.JobID, raw: raw, head: head}, err
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -71,13 +72,31 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 		Key: jobs.Key{Principal: c.Principal, Text: job.Key}, Fingerprint: job.Fingerprint, Job: job,
 		Entry: entryOf(c, req, jobs.EntrySubmitted, "", data),
 	})
+	if refused, ok := errors.AsType[*jobs.Error](err); ok && refusesCall(refused.Code) {
+		return Receipt{}, e.reject(durable, c, req, refused)
+	}
 	if err != nil {
 		return Receipt{}, err
+	}
+	if sub.Outcome == jobs.SubmitClosed {
+		return Receipt{}, e.reject(durable, c, req, jobs.Errorf(jobs.CodeRunClosed,
+			"%s, so nothing of it starts any more; the key is still free", sub.Closed))
 	}
 	if sub.Outcome == jobs.SubmitAccepted {
 		e.admit(sub.Job, j.slot)
 	}
 	return e.answer(req, sub, nil)
+}
+
+// refusesCall tells the refusals that the store found in the world as it is at the
+// very write from a write that failed.
+func refusesCall(code jobs.Code) bool {
+	switch code {
+	case jobs.CodeJobNotFound, jobs.CodeStateConflict, jobs.CodeSuperseded, jobs.CodeFileNotFound:
+		return true
+	default:
+		return false
+	}
 }
 
 // submittedData is what the journal keeps of an accepted call besides the entry's own
@@ -146,7 +165,7 @@ func (e *Engine) answer(req Request, sub jobs.Submitted, warnings []string) (Rec
 	case jobs.SubmitFenced:
 		return Receipt{}, jobs.Errorf(jobs.CodeKeyFenced,
 			"the key %q was fenced before anything started under it, and nothing will", req.Key).With("key", req.Key)
-	case jobs.SubmitFree:
+	case jobs.SubmitFree, jobs.SubmitClosed:
 	}
 	return Receipt{}, jobs.Errorf(jobs.CodeInternal, "the store answered a submission with outcome %d", sub.Outcome)
 }
@@ -307,8 +326,8 @@ func checkRequest(req Request) error {
 		return jobs.Errorf(jobs.CodeRequestInvalid, "a timeout cannot be negative")
 	case o.OnLock != "" && o.OnLock != jobs.OnLockWait && o.OnLock != jobs.OnLockRefuse:
 		return jobs.Errorf(jobs.CodeRequestInvalid, "on_lock is %q or %q", jobs.OnLockWait, jobs.OnLockRefuse)
-	case o.Supersedes != "" || o.SerialContext || o.Priority != 0 || o.OnLock != "":
-		return jobs.Errorf(jobs.CodeRequestInvalid, "this version does not yet take on_lock, serial_context, priority or supersedes; leave them out")
+	case o.SerialContext || o.Priority != 0 || o.OnLock != "":
+		return jobs.Errorf(jobs.CodeRequestInvalid, "this version does not yet take on_lock, serial_context or priority; leave them out")
 	}
 	return nil
 }

@@ -60,3 +60,14 @@ func Cancel(j *jobs.Job) (jobs.Note, error) {
 	stop := jobs.StopRequest{Principal: "operator", End: jobs.EndCancelledByCaller, At: Time()}
 	return jobs.Note{Principal: "operator"}, j.Cancel(stop)
 }
+
+// Lose makes a running job unknown.
+func Lose(j *jobs.Job) (jobs.Note, error) {
+	lost := jobs.Outcome{State: jobs.StateUnknown, SideEffect: jobs.SideEffectPossible, Retry: jobs.RetrySameKey}
+	return jobs.Note{}, j.End(lost, jobs.Evidence{Kind: jobs.EvidenceLostAttempt}, "nobody saw its end", Time())
+}
+
+// Resolve ends an unknown job by a person's word.
+func Resolve(j *jobs.Job) (jobs.Note, error) {
+	return jobs.Note{Principal: "operator"}, j.Resolve(jobs.StateCompleted, "operator", "seen", Time())
+}

@@ -31,6 +31,11 @@ func Run(t *testing.T, open func(t *testing.T) jobs.Store) {
 		{"List", listTests()},
 		{"Journal", journalTests()},
 		{"Files", fileTests()},
+		{"Pins", pinTests()},
+		{"Fence", fenceTests()},
+		{"Close", closeTests()},
+		{"Supersede", supersedeTests()},
+		{"Usage", usageTests()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()

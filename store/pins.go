@@ -1,0 +1,188 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// uploadPrefix begins the reference of an uploaded file.
+const uploadPrefix = "sha256:"
+
+// uploadsOf returns the digests of the uploaded files that a job reads, sorted. A
+// job that has ended reads nothing any more.
+func uploadsOf(j *jobs.Job) (digests []string) {
+	if j.State.Terminal() {
+		return nil
+	}
+	for _, in := range j.Inputs {
+		if digest, ok := strings.CutPrefix(in.Reference, uploadPrefix); ok {
+			digests = append(digests, digest)
+		}
+	}
+	slices.Sort(digests)
+	return slices.Compact(digests)
+}
+
+// usableUploads refuses a job whose uploaded files are not there for its principal.
+func (b *batch) usableUploads(principal string, digests []string) error {
+	for _, digest := range digests {
+		blob, err := blobOf(b.blobs, digest)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(blob.Principals, principal) {
+			return noSuchFile(digest)
+		}
+	}
+	return nil
+}
+
+func noSuchFile(digest string) *jobs.Error {
+	return jobs.Errorf(jobs.CodeFileNotFound, "there is no file sha256:%s", digest).With("reference", uploadPrefix+digest)
+}
+
+// blobOf reads the record of an uploaded file.
+func blobOf(blobs *bbolt.Bucket, digest string) (blob jobs.Blob, err error) {
+	raw := blobs.Get([]byte(digest))
+	if raw == nil {
+		return blob, noSuchFile(digest)
+	}
+	return blob, decodeInto("the record of file sha256:"+digest, raw, &blob)
+}
+
+func pinKey(digest, jobID string) []byte { return []byte(digest + "\x00" + jobID) }
+
+// splitPinKey is the inverse of pinKey.
+func splitPinKey(key []byte) (digest, jobID string, ok bool) {
+	d, id, ok := bytes.Cut(key, []byte{0})
+	return string(d), string(id), ok
+}
+
+func pinned(pins *bbolt.Bucket, digest string) bool {
+	prefix := pinKey(digest, "")
+	k, _ := pins.Cursor().Seek(prefix)
+	return bytes.HasPrefix(k, prefix)
+}
+
+// pin makes the pins of a job be those of what it reads now.
+func (b *batch) pin(jobID string, was, now []string) error {
+	for _, digest := range was {
+		if slices.Contains(now, digest) {
+			continue
+		}
+		if err := b.pins.Delete(pinKey(digest, jobID)); err != nil {
+			return err
+		}
+		if err := b.touch(digest); err != nil {
+			return err
+		}
+	}
+	for _, digest := range now {
+		if slices.Contains(was, digest) {
+			continue
+		}
+		if err := b.pins.Put(pinKey(digest, jobID), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// touch notes that a file was used until now. A record that cannot be read is left
+// as it is: it stops nothing, and it is never collected.
+func (b *batch) touch(digest string) error {
+	blob, err := blobOf(b.blobs, digest)
+	if err != nil || !blob.LastUse().Before(b.now) {
+		return nil //nolint:nilerr // see above
+	}
+	blob.UsedAt = b.now
+	raw, err := encodeRecord(blob)
+	if err != nil {
+		return err
+	}
+	return b.blobs.Put([]byte(digest), raw)
+}
+
+// collectChunk is how many records of files are looked at in one read.
+const collectChunk = 1024
+
+// CollectBlobs implements jobs.Store. The files are looked for by reading; only what
+// is found is looked at again, and removed, by the writer.
+func (s *Store) CollectBlobs(ctx context.Context, unusedSince time.Time, limit int) ([]jobs.Blob, error) {
+	var found []string
+	for after, more := []byte(nil), true; more; {
+		err := s.view(ctx, func(tx *bbolt.Tx) error {
+			blobs, pins := tx.Bucket([]byte(bucketBlobs)), tx.Bucket([]byte(bucketPins))
+			c, n := blobs.Cursor(), 0
+			for k, _ := c.Seek(after); k != nil; k, _ = c.Next() {
+				if n++; n > collectChunk {
+					after = bytes.Clone(k)
+					return nil
+				}
+				if _, ok := collectable(blobs, pins, string(k), unusedSince); ok {
+					found = append(found, string(k))
+				}
+				if limit > 0 && len(found) == limit {
+					break
+				}
+			}
+			more = false
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	var gone []jobs.Blob
+	err := s.do(ctx, func(b *batch) (func() error, error) {
+		gone = nil
+		var size int64
+		for _, digest := range found {
+			if blob, ok := collectable(b.blobs, b.pins, digest, unusedSince); ok {
+				gone = append(gone, blob)
+				size += blob.Size
+			}
+		}
+		if len(gone) == 0 {
+			return nil, nil
+		}
+		// The entry is for everybody to see, so it names no file.
+		entry, err := b.seal(jobs.Entry{
+			Kind:    jobs.EntryHost,
+			Message: fmt.Sprintf("removed %d uploaded files with %d bytes that nothing has used since %s", len(gone), size, unusedSince.UTC().Format(time.RFC3339)),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			for _, blob := range gone {
+				if err := b.blobs.Delete([]byte(blob.SHA256)); err != nil {
+					return err
+				}
+			}
+			return b.putEntry(entry)
+		}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return gone, nil
+}
+
+// collectable reports whether nothing uses a file, nor has since a time. A record
+// that cannot be read is kept.
+func collectable(blobs, pins *bbolt.Bucket, digest string, unusedSince time.Time) (jobs.Blob, bool) {
+	blob, err := blobOf(blobs, digest)
+	return blob, err == nil && blob.SHA256 == digest && blob.LastUse().Before(unusedSince) && !pinned(pins, digest)
+}
