@@ -126,6 +126,8 @@ func (b *builder) schema(raw json.RawMessage, pointer string, input bool) *compi
 
 // mark is what x-macexec says about an argument.
 type mark struct {
+	FolderLimits
+
 	Path    string   `json:"path"`
 	Kinds   []string `json:"kinds"`
 	InPlace bool     `json:"in_place"`
@@ -171,18 +173,30 @@ func (b *builder) file(name, pointer string, marked any) {
 	d := json.NewDecoder(strings.NewReader(string(raw)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&m); err != nil || (m.Path != RoleInput && m.Path != RoleOutput) {
-		b.fail(pointer, "argument_mark", "x-macexec is {path: input or output, kinds: [...], in_place: bool}", "")
+		b.fail(pointer, "argument_mark", "x-macexec is {path: input or output, kinds: [...], in_place: bool, max_files, max_bytes, max_depth}", "")
 		return
 	}
 	for _, k := range m.Kinds {
-		if !slices.Contains([]string{"image", "audio", "video", "svg", "text"}, k) {
-			b.fail(pointer+"/kinds", "argument_mark", fmt.Sprintf("there is no kind %s", quoted(k)), "kinds: image, audio, video, svg, text")
+		if !slices.Contains([]string{"image", "audio", "video", "svg", "text", KindFolder}, k) {
+			b.fail(pointer+"/kinds", "argument_mark", fmt.Sprintf("there is no kind %s", quoted(k)), "kinds: image, audio, video, svg, text, folder")
 		}
 	}
 	if m.Path == RoleOutput && (m.InPlace || len(m.Kinds) > 0) {
 		b.fail(pointer, "argument_mark", "kinds and in_place are for inputs", "")
 	}
-	b.tool.files = append(b.tool.files, FileArgument{Name: name, Pointer: Pointer(name), Role: m.Path, Kinds: m.Kinds, InPlace: m.InPlace})
+	arg := FileArgument{Name: name, Pointer: Pointer(name), Role: m.Path, Kinds: m.Kinds, InPlace: m.InPlace}
+	switch {
+	case !arg.TakesFolder() && m.FolderLimits != FolderLimits{}:
+		b.fail(pointer, "argument_mark", "max_files, max_bytes and max_depth are for an input that may be a folder", "kinds: [folder]")
+	case arg.TakesFolder() && m.InPlace:
+		b.fail(pointer+"/in_place", "argument_mark", "a folder is always taken in as a copy", "leave in_place out")
+	case m.MaxFiles < 0 || m.MaxFiles > mostFiles || m.MaxDepth < 0 || m.MaxDepth > mostDepth:
+		b.fail(pointer, "argument_mark", fmt.Sprintf("max_files is at most %d, max_depth at most %d", mostFiles, mostDepth), "")
+	}
+	if arg.TakesFolder() {
+		arg.Limits = m.orDefault(defaultFiles)
+	}
+	b.tool.files = append(b.tool.files, arg)
 }
 
 func (b *builder) hasFile(name, role string) bool {
@@ -238,6 +252,22 @@ func (b *builder) artifacts() {
 			b.fail(at+"/name", "name_twice", fmt.Sprintf("%s stands twice", quoted(a.Name)), "")
 		}
 		t.artifacts[a.Name] = b.expression(a.File, at+"/file", scope{vars: []string{varArgs, varCall}}, cel.StringType)
+		if !a.Folder() {
+			continue
+		}
+		b.names(a.Names, at+"/names")
+		files := defaultFiles
+		if a.Kind == KindList {
+			files = defaultListFiles
+		}
+		t.Artifacts[i].FolderLimits = a.orDefault(files)
+	}
+}
+
+// names judges the pattern of the names in a folder. It is for whole names.
+func (b *builder) names(pattern, at string) {
+	if re := b.pattern(pattern, at); re != nil && pattern != "" && (!strings.HasPrefix(pattern, "^") || !strings.HasSuffix(pattern, "$")) {
+		b.warn(at, "pattern_anchored", "the pattern matches anywhere in a name", "begin it with ^ and end it with $")
 	}
 }
 

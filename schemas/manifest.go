@@ -134,12 +134,55 @@ type PathsSpec struct {
 	Cache []string `json:"cache"` // written, but their content is no result
 }
 
-// ArtifactSpec is a file that the command makes.
+// ArtifactSpec is a file, a folder or a list of files that the command makes.
 type ArtifactSpec struct {
+	FolderLimits
+
 	Name       string   `json:"name"`
-	File       string   `json:"file"` // CEL, a plain file name
+	Kind       string   `json:"kind"` // KindFile (also when left out), KindFolder or KindList
+	File       string   `json:"file"` // CEL, a plain name: of the file, or of the folder that holds the files
 	MediaTypes []string `json:"media_types"`
 	Required   bool     `json:"required"`
+	Names      string   `json:"names"` // RE2: the name of every file in a folder or a list
+}
+
+// The kinds of an artifact.
+const (
+	KindFile   = "file"
+	KindFolder = "folder" // one artifact: a folder with all that is in it
+	KindList   = "list"   // an artifact for each file in a folder that has no folders in it
+)
+
+// Folder says whether the command finds a folder to write into, not a name.
+func (a ArtifactSpec) Folder() bool { return a.Kind == KindFolder || a.Kind == KindList }
+
+// FolderLimits bound a folder. Once a manifest is loaded none is zero where it counts.
+type FolderLimits struct {
+	MaxFiles int  `json:"max_files"`
+	MaxBytes Size `json:"max_bytes"` // of all files together
+	MaxDepth int  `json:"max_depth"` // names in a path
+}
+
+// What bounds a folder whose manifest says nothing, and the most that it may say.
+const (
+	defaultFiles, mostFiles         = 10_000, 100_000
+	defaultListFiles, mostListFiles = 100, 1_000
+	defaultBytes                    = 64 << 30
+	defaultDepth, mostDepth         = 16, 64
+)
+
+// orDefault fills in what a manifest leaves out.
+func (l FolderLimits) orDefault(files int) FolderLimits {
+	if l.MaxFiles == 0 {
+		l.MaxFiles = files
+	}
+	if l.MaxBytes == 0 {
+		l.MaxBytes = defaultBytes
+	}
+	if l.MaxDepth == 0 {
+		l.MaxDepth = defaultDepth
+	}
+	return l
 }
 
 // PublishSpec is one step of the publish plan. Create places an artifact at the

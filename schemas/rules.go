@@ -67,8 +67,11 @@ func (b *builder) publishing() {
 			}
 			continue
 		}
-		if !slices.ContainsFunc(t.Artifacts, func(a ArtifactSpec) bool { return a.Name == p.Create }) {
+		switch made, ok := t.Artifact(p.Create); {
+		case !ok:
 			b.fail(at+"/create", "publish", fmt.Sprintf("there is no artifact %s", quoted(p.Create)), "")
+		case made.Kind == KindList:
+			b.fail(at+"/create", "publish", "a list stays with the job: it is no one thing that can be renamed into place", "kind: folder")
 		}
 		if !b.hasFile(p.At, RoleOutput) {
 			b.fail(at+"/at", "publish", fmt.Sprintf("%s is not an argument marked as a path that is written", quoted(p.At)), "")

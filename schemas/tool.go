@@ -51,7 +51,11 @@ type FileArgument struct {
 	Role    string // RoleInput or RoleOutput
 	Kinds   []string
 	InPlace bool // a huge input that is read where it lies
+	Limits  FolderLimits
 }
+
+// TakesFolder says whether the argument may name a folder.
+func (f FileArgument) TakesFolder() bool { return slices.Contains(f.Kinds, KindFolder) }
 
 // Validate gives the schema verdict on a call's arguments, with every finding.
 // No finding tells anything about a secret's value.
@@ -159,8 +163,17 @@ func (t *Tool) VariantAt(index int) (*Variant, bool) {
 	return t.variants[index], true
 }
 
-// ArtifactFile gives the plain file name of an artifact in the attempt's output
-// folder.
+// Artifact gives what the manifest says of an artifact.
+func (t *Tool) Artifact(name string) (ArtifactSpec, bool) {
+	i := slices.IndexFunc(t.Artifacts, func(a ArtifactSpec) bool { return a.Name == name })
+	if i < 0 {
+		return ArtifactSpec{}, false
+	}
+	return t.Artifacts[i], true
+}
+
+// ArtifactFile gives the plain name of an artifact's file or folder in the attempt's
+// output folder.
 func (t *Tool) ArtifactFile(ctx context.Context, name string, v Vars) (string, error) {
 	x, ok := t.artifacts[name]
 	if !ok {

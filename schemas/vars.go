@@ -35,15 +35,19 @@ type File struct {
 	Name      string // as the caller named it; only for people
 	Size      int64
 	MediaType string
-	Kind      string // image, audio, video, …
+	Kind      string // image, audio, video, …; folder
 	SHA256    string
+	Files     int // of a folder: how many it has
 }
 
-// Artifact is a file that the command made.
+// Artifact is what the command made.
 type Artifact struct {
-	Size      int64
+	Size      int64 // of a folder or a list: of all files together
 	MediaType string
 	SHA256    string
+	Files     int        // how many files it is
+	Items     []Artifact // of a list: its files, by name
+	Name      string     // of one of a list's files
 }
 
 // Program is an executable on this host.
@@ -82,12 +86,12 @@ func (t *Tool) bind(v Vars) map[string]any {
 	for name, f := range v.Inputs {
 		inputs[name] = map[string]any{
 			"path": f.Path, "name": f.Name, "size": f.Size,
-			"media_type": f.MediaType, "kind": f.Kind, "sha256": f.SHA256,
+			"media_type": f.MediaType, "kind": f.Kind, "sha256": f.SHA256, "files": f.Files,
 		}
 	}
 	artifacts := make(map[string]any, len(v.Artifacts))
 	for name, a := range v.Artifacts {
-		artifacts[name] = map[string]any{"size": a.Size, "media_type": a.MediaType, "sha256": a.SHA256}
+		artifacts[name] = a.vars()
 	}
 	programs := make(map[string]any, len(v.Programs))
 	for name, p := range v.Programs {
@@ -98,6 +102,18 @@ func (t *Tool) bind(v Vars) map[string]any {
 		varArtifacts: artifacts, varPrograms: programs, varSecrets: texts(v.Secrets), varWork: v.Work,
 		varCall: map[string]any{"tool": v.Call.Tool, "version": v.Call.Version, "purpose": v.Call.Purpose, "replace": v.Call.Replace},
 	}
+}
+
+func (a Artifact) vars() map[string]any {
+	all := map[string]any{"size": a.Size, "media_type": a.MediaType, "sha256": a.SHA256, "files": a.Files}
+	if a.Items != nil {
+		items := make([]any, len(a.Items))
+		for i, item := range a.Items {
+			items[i] = map[string]any{"name": item.Name, "size": item.Size, "media_type": item.MediaType, "sha256": item.SHA256}
+		}
+		all["items"] = items
+	}
+	return all
 }
 
 func texts(m map[string]string) map[string]any {

@@ -40,46 +40,23 @@ type Kept struct {
 // that is the answer. So each attempt needs a dir of its own, or what an earlier one
 // kept would be taken for this one's.
 func KeepArtifact(ctx context.Context, from, dir, name string) (Kept, error) {
-	if err := plainName(name); err != nil {
-		return Kept{}, err
-	}
-	rel, err := filepath.Rel(dir, from)
-	if err != nil || !filepath.IsLocal(rel) || rel == "." || !filepath.IsAbs(dir) {
-		return Kept{}, fmt.Errorf("%w: %q is not below %q", ErrPath, from, dir)
-	}
-	top, err := openFolder(dir)
+	k, err := openKeeping(from, dir, name)
 	if err != nil {
 		return Kept{}, err
 	}
-	defer top.Close()
-	if err := top.mkdir(ArtifactsFolder); err != nil {
-		return Kept{}, explain(ArtifactsFolder, err)
-	}
-	to, err := top.sub(ArtifactsFolder)
-	if err != nil {
-		return Kept{}, err
-	}
-	defer to.Close()
-	kept := Kept{Name: name, Path: filepath.Join(dir, ArtifactsFolder, name)}
-
-	base := path.Base(rel)
-	at, err := top.walk(path.Dir(rel))
-	if err == nil {
-		defer at.Close()
-		_, ok, lerr := at.lstat(base)
-		if err = lerr; err == nil && !ok {
-			err = fs.ErrNotExist
-		}
-	}
+	defer k.close()
+	kept := Kept{Name: name, Path: k.path()}
+	at, there, err := k.source()
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if _, ok, lerr := to.lstat(name); lerr != nil || !ok {
-			return Kept{}, errors.Join(&NotFoundError{Path: from}, lerr)
-		}
 	case err != nil:
-		return Kept{}, fmt.Errorf("%q: %w", from, err)
+		return Kept{}, err
+	case !there:
+		if _, ok, err := k.to.lstat(name); err != nil || !ok {
+			return Kept{}, errors.Join(&NotFoundError{Path: from}, err)
+		}
 	default:
-		copied, err := keep(ctx, at, base, to, name)
+		defer at.Close()
+		copied, err := keep(ctx, at, k.base, k.to, name)
 		if err != nil {
 			return Kept{}, err
 		}
@@ -88,19 +65,79 @@ func KeepArtifact(ctx context.Context, from, dir, name string) (Kept, error) {
 			kept.MediaType, kept.Kind = copied.MediaType, copied.Kind
 		}
 	}
-	if err := errors.Join(to.sync(), top.sync()); err != nil {
-		return Kept{}, explain(kept.Path, err)
+	if err := k.sync(); err != nil {
+		return Kept{}, err
 	}
 	if kept.SHA256 != "" {
 		return kept, nil
 	}
-	if err := kept.describe(ctx, to); err != nil {
+	if err := kept.describe(ctx, k.to); err != nil {
 		return Kept{}, err
 	}
 	return kept, nil
 }
 
-// keep moves or copies at/base to to/name; the answer is empty if it was moved.
+// keeping is the way of one artifact out of a tool's reach, with its folders open.
+type keeping struct {
+	from, rel string // where the tool wrote it: as named, and below top
+	base      string // its name there
+	top, to   folder // the attempt's folder, and the one for artifacts in it
+	name      string // its name in to
+}
+
+func openKeeping(from, dir, name string) (*keeping, error) {
+	if err := plainName(name); err != nil {
+		return nil, err
+	}
+	rel, err := filepath.Rel(dir, from)
+	if err != nil || !filepath.IsLocal(rel) || rel == "." || !filepath.IsAbs(dir) {
+		return nil, fmt.Errorf("%w: %q is not below %q", ErrPath, from, dir)
+	}
+	k := &keeping{from: from, rel: rel, base: path.Base(rel), name: name}
+	if k.top, err = openFolder(dir); err != nil {
+		return nil, err
+	}
+	if err = k.top.mkdir(ArtifactsFolder); err == nil {
+		k.to, err = k.top.sub(ArtifactsFolder)
+	}
+	if err != nil {
+		k.top.Close()
+		return nil, explain(ArtifactsFolder, err)
+	}
+	return k, nil
+}
+
+func (k *keeping) close() {
+	k.to.Close()
+	k.top.Close()
+}
+
+// path is where it is kept.
+func (k *keeping) path() string { return filepath.Join(k.top.f.Name(), ArtifactsFolder, k.name) }
+
+// source opens the folder in which the tool left something under the name; false if
+// it left nothing.
+func (k *keeping) source() (folder, bool, error) {
+	at, err := k.top.walk(path.Dir(k.rel))
+	if errors.Is(err, fs.ErrNotExist) {
+		return folder{}, false, nil
+	}
+	if err != nil {
+		return folder{}, false, fmt.Errorf("%q: %w", k.from, err)
+	}
+	_, ok, err := at.lstat(k.base)
+	if err != nil || !ok {
+		at.Close()
+	}
+	return at, ok, err
+}
+
+func (k *keeping) sync() error {
+	return explain(k.path(), errors.Join(k.to.sync(), k.top.sync()))
+}
+
+// keep moves or copies a file with content from at/base to to/name; the answer is
+// empty if it was moved.
 func keep(ctx context.Context, at folder, base string, to folder, name string) (Staged, error) {
 	f, before, err := at.openRegular(base)
 	if err != nil {
@@ -110,10 +147,16 @@ func keep(ctx context.Context, at folder, base string, to folder, name string) (
 	if before.Size == 0 {
 		return Staged{}, fmt.Errorf("%q: %w", base, ErrEmpty)
 	}
+	return keepOpen(ctx, f, before, 0o400, at, base, to, name)
+}
+
+// keepOpen is keep for a file that is open and was looked at, with the mode that it is
+// kept with.
+func keepOpen(ctx context.Context, f *os.File, before Facts, mode fs.FileMode, at folder, base string, to folder, name string) (Staged, error) {
 	if before.Links > 1 || hasWriter(f) {
-		return keepCopy(ctx, f, before, at, base, to, name)
+		return keepCopy(ctx, f, before, mode, at, base, to, name)
 	}
-	if err := f.Chmod(0o400); err != nil {
+	if err := f.Chmod(mode); err != nil {
 		return Staged{}, explain(base, err)
 	}
 	if err := f.Sync(); err != nil {
@@ -130,7 +173,7 @@ func keep(ctx context.Context, at folder, base string, to folder, name string) (
 }
 
 // keepCopy keeps a copy under the name in one step, then removes the original name.
-func keepCopy(ctx context.Context, f *os.File, before Facts, at folder, base string, to folder, name string) (_ Staged, err error) {
+func keepCopy(ctx context.Context, f *os.File, before Facts, mode fs.FileMode, at folder, base string, to folder, name string) (_ Staged, err error) {
 	temp := keepTemp
 	if err := to.unlink(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Staged{}, explain(temp, err)
@@ -149,7 +192,7 @@ func keepCopy(ctx context.Context, f *os.File, before Facts, at folder, base str
 		return Staged{}, err
 	}
 	defer g.Close()
-	if err := g.Sync(); err != nil {
+	if err := errors.Join(g.Chmod(mode), g.Sync()); err != nil {
 		return Staged{}, explain(temp, err)
 	}
 	if err := to.rename(temp, to, name); err != nil {

@@ -19,6 +19,7 @@ const (
 	KindXML      Kind = "xml"      // SVG too: a program that draws other files, not a picture
 	KindText     Kind = "text"     // HTML, JSON, scripts, …
 	KindDocument Kind = "document" // PDF
+	KindFolder   Kind = "folder"   // never sniffed
 	KindEmpty    Kind = "empty"
 	KindUnknown  Kind = "unknown"
 )

@@ -20,6 +20,7 @@ type Staged struct {
 	SHA256    string
 	MediaType string
 	Kind      Kind
+	Files     int  // of a folder: how many it has
 	Cloned    bool // it shares blocks with the original, and will not when either is written
 }
 

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -253,6 +255,9 @@ func (a *attempt) plan(ctx context.Context) (executor.Command, jobs.Intent, erro
 	if err := a.lookBefore(ctx); err != nil {
 		return executor.Command{}, jobs.Intent{}, err
 	}
+	if err := a.makeFolders(); err != nil {
+		return executor.Command{}, jobs.Intent{}, err
+	}
 	step, err := a.variant.Command(ctx, a.vars)
 	if err != nil {
 		return executor.Command{}, jobs.Intent{}, &unfit{jobs.EndStartFailed, "the command cannot be worked out: " + err.Error()}
@@ -293,6 +298,19 @@ func (a *attempt) lookBefore(ctx context.Context) error {
 			return &unfit{jobs.EndStartFailed, "the name of an output cannot be worked out: " + err.Error()}
 		}
 		a.vars.Outputs[spec.Name] = filepath.Join(dir.Out(), file)
+	}
+	return nil
+}
+
+// makeFolders makes the folders that the command is to fill.
+func (a *attempt) makeFolders() error {
+	for _, spec := range a.tool.Artifacts {
+		if !spec.Folder() {
+			continue
+		}
+		if err := os.Mkdir(a.vars.Outputs[spec.Name], 0o700); err != nil {
+			return &unfit{startReason(err), fmt.Sprintf("the folder of %s cannot be made: %s", spec.Name, err)}
+		}
 	}
 	return nil
 }

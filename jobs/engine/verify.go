@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -86,12 +87,7 @@ func (a *attempt) verify(found executor.Found) error {
 			j.Usage.BytesOut += art.Size
 		}
 		j.Usage.Publishing += took
-		for _, art := range artifacts {
-			j.Evidence = append(j.Evidence, jobs.Evidence{
-				Kind: jobs.EvidenceOutputs, Attempt: a.n, At: a.e.now(),
-				Detail: fmt.Sprintf("%s: %d bytes, sha256 %s", art.Name, art.Size, art.SHA256),
-			})
-		}
+		j.Evidence = append(j.Evidence, a.outputsEvidence(artifacts)...)
 	}
 	return a.publish(made)
 }
@@ -126,14 +122,19 @@ func (a *attempt) reload(ctx context.Context) error {
 
 // keepArtifacts takes the tool's outputs out of its reach.
 func (a *attempt) keepArtifacts(ctx context.Context) ([]jobs.Artifact, string) {
-	dir := a.e.exec.AttemptDir(a.job.ID, a.n)
 	var list []jobs.Artifact
 	for _, spec := range a.tool.Artifacts {
-		from := a.vars.Outputs[spec.Name]
-		kept, err := files.KeepArtifact(ctx, from, string(dir), filepath.Base(from))
+		var made []jobs.Artifact
+		var seen schemas.Artifact
+		var err error
+		if spec.Folder() {
+			made, seen, err = a.keepFolder(ctx, spec)
+		} else {
+			made, seen, err = a.keepFile(ctx, spec)
+		}
 		switch {
-		case isNotExist(err) && !spec.Required:
-			continue
+		case isNotExist(err) && !spec.Required, errors.Is(err, files.ErrEmpty) && !spec.Required && spec.Folder():
+			continue // a folder is there before the tool is, so an empty one is none
 		case isNotExist(err):
 			return nil, fmt.Sprintf("the tool exited with 0 but made no %s", spec.Name)
 		case errors.Is(err, files.ErrEmpty):
@@ -141,16 +142,109 @@ func (a *attempt) keepArtifacts(ctx context.Context) ([]jobs.Artifact, string) {
 		case err != nil:
 			return nil, fmt.Sprintf("the %s cannot be taken: %s", spec.Name, plainMessage(err))
 		}
-		if len(spec.MediaTypes) > 0 && !slices.Contains(spec.MediaTypes, kept.MediaType) {
-			return nil, fmt.Sprintf("the %s is %s by its first bytes, not %s", spec.Name, kept.MediaType, strings.Join(spec.MediaTypes, " or "))
-		}
-		rel, err := filepath.Rel(a.e.exec.JobDir(a.job.ID), kept.Path)
-		if err != nil {
-			return nil, err.Error()
-		}
-		list = append(list, jobs.Artifact{Name: spec.Name, Size: kept.Size, MediaType: kept.MediaType, SHA256: kept.SHA256, Kept: rel})
-		a.vars.Outputs[spec.Name] = kept.Path
-		a.vars.Artifacts[spec.Name] = schemas.Artifact{Size: kept.Size, MediaType: kept.MediaType, SHA256: kept.SHA256}
+		list = append(list, made...)
+		a.vars.Artifacts[spec.Name] = seen
 	}
 	return list, ""
+}
+
+func (a *attempt) keepFile(ctx context.Context, spec schemas.ArtifactSpec) ([]jobs.Artifact, schemas.Artifact, error) {
+	from := a.vars.Outputs[spec.Name]
+	kept, err := files.KeepArtifact(ctx, from, string(a.e.exec.AttemptDir(a.job.ID, a.n)), filepath.Base(from))
+	if err != nil {
+		return nil, schemas.Artifact{}, err
+	}
+	if why := otherMedia(spec, kept.MediaType); why != "" {
+		return nil, schemas.Artifact{}, errors.New(why)
+	}
+	rel, err := filepath.Rel(a.e.exec.JobDir(a.job.ID), kept.Path)
+	a.vars.Outputs[spec.Name] = kept.Path
+	made := jobs.Artifact{Name: spec.Name, Size: kept.Size, MediaType: kept.MediaType, SHA256: kept.SHA256, Kept: rel}
+	return []jobs.Artifact{made}, schemas.Artifact{Size: kept.Size, MediaType: kept.MediaType, SHA256: kept.SHA256, Files: 1}, err
+}
+
+// keepFolder keeps a folder, which is one artifact, or a list, of which each file is
+// one.
+func (a *attempt) keepFolder(ctx context.Context, spec schemas.ArtifactSpec) ([]jobs.Artifact, schemas.Artifact, error) {
+	from := a.vars.Outputs[spec.Name]
+	rules := treeRules(spec.FolderLimits)
+	if spec.Names != "" {
+		var err error
+		if rules.Names, err = regexp.Compile(spec.Names); err != nil {
+			return nil, schemas.Artifact{}, err
+		}
+	}
+	kept, err := files.KeepFolder(ctx, from, string(a.e.exec.AttemptDir(a.job.ID, a.n)), filepath.Base(from), rules)
+	if err != nil {
+		return nil, schemas.Artifact{}, err
+	}
+	rel, err := filepath.Rel(a.e.exec.JobDir(a.job.ID), kept.Path)
+	if err != nil {
+		return nil, schemas.Artifact{}, err
+	}
+	var each []jobs.Artifact
+	seen := schemas.Artifact{Size: kept.Size, MediaType: files.MediaTypeFolder, SHA256: kept.Digest(), Files: kept.Files}
+	for _, f := range kept.Entries {
+		var why string
+		switch {
+		case f.Folder && spec.Kind == schemas.KindList:
+			why = "it is a folder, and a list is of files only"
+		case f.Folder:
+			continue
+		case f.Size == 0 && spec.Kind == schemas.KindList:
+			why = "it is empty"
+		case len(spec.MediaTypes) > 0:
+			why = otherMedia(spec, f.MediaType)
+		}
+		if why != "" {
+			return nil, seen, fmt.Errorf("%q: %s", f.Path, why)
+		}
+		if spec.Kind == schemas.KindList {
+			seen.Items = append(seen.Items, schemas.Artifact{Name: f.Path, Size: f.Size, MediaType: f.MediaType, SHA256: f.SHA256})
+			each = append(each, jobs.Artifact{
+				Name: spec.Name + "/" + f.Path, Size: f.Size, MediaType: f.MediaType, SHA256: f.SHA256, Kept: filepath.Join(rel, f.Path),
+			})
+		}
+	}
+	a.vars.Outputs[spec.Name] = kept.Path
+	if spec.Kind == schemas.KindList {
+		return each, seen, nil
+	}
+	return []jobs.Artifact{{
+		Name: spec.Name, Size: kept.Size, MediaType: seen.MediaType, SHA256: seen.SHA256, Kept: rel, Folder: true, Files: kept.Files,
+	}}, seen, nil
+}
+
+func treeRules(l schemas.FolderLimits) files.TreeRules {
+	return files.TreeRules{Files: l.MaxFiles, Bytes: int64(l.MaxBytes), Depth: l.MaxDepth}
+}
+
+// otherMedia says that a file's first bytes are not what the manifest says, or "".
+func otherMedia(spec schemas.ArtifactSpec, mediaType string) string {
+	if len(spec.MediaTypes) == 0 || slices.Contains(spec.MediaTypes, mediaType) {
+		return ""
+	}
+	return fmt.Sprintf("it is %s by its first bytes, not %s", mediaType, strings.Join(spec.MediaTypes, " or "))
+}
+
+// outputsEvidence says what was made, a list in one line.
+func (a *attempt) outputsEvidence(artifacts []jobs.Artifact) []jobs.Evidence {
+	var list []jobs.Evidence
+	say := func(format string, args ...any) {
+		list = append(list, jobs.Evidence{Kind: jobs.EvidenceOutputs, Attempt: a.n, At: a.e.now(), Detail: fmt.Sprintf(format, args...)})
+	}
+	for _, art := range artifacts {
+		switch {
+		case art.Folder:
+			say("%s: %d files, %d bytes, sha256 %s of the folder", art.Name, art.Files, art.Size, art.SHA256)
+		case !strings.Contains(art.Name, "/"):
+			say("%s: %d bytes, sha256 %s", art.Name, art.Size, art.SHA256)
+		}
+	}
+	for _, spec := range a.tool.Artifacts {
+		if seen, made := a.vars.Artifacts[spec.Name]; made && spec.Kind == schemas.KindList {
+			say("%s: a list of %d files, %d bytes, sha256 %s of their folder", spec.Name, seen.Files, seen.Size, seen.SHA256)
+		}
+	}
+	return list
 }

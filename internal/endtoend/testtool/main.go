@@ -112,6 +112,16 @@ func (t *tool) do(word string) error {
 		}
 		_, err = out.WriteString(strings.Repeat(t.name[:1], n))
 		return errors.Join(err, out.Close())
+	case "folder", "list": // something in the folder, or in the list
+		return t.put(os.Getenv(strings.ToUpper(verb)), rest)
+	case "copy": // what came in, as the output
+		content, err := os.ReadFile(os.Getenv("IN"))
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(os.Getenv("OUT"), content, 0o600)
+	case "tree": // what the folder that came in holds, into the output
+		return t.listTree()
 	case "exit":
 		code, err := strconv.Atoi(rest)
 		if err != nil {
