@@ -86,7 +86,6 @@ func (e *Engine) endWaiting(id, message string, end func(*jobs.Job) error) {
 	job, err := e.change(id, message, end)
 	switch {
 	case err == nil:
-		e.sched.remove(id)
 		e.forget(id)
 		e.tidyJob(job)
 	case jobs.CodeOf(err) == jobs.CodeStateConflict, jobs.CodeOf(err) == jobs.CodeJobNotFound:

@@ -25,7 +25,6 @@ func (e *Engine) Cancel(ctx context.Context, c Caller, id, reason string) (*jobs
 		return nil, err
 	}
 	if job.State.Terminal() {
-		e.sched.remove(id)
 		e.forget(id)
 		e.tidyJob(job)
 		return job, nil

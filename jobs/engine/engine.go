@@ -44,7 +44,7 @@ type Options struct {
 // Limits bound what the engine takes and how it runs. Zero fields take the
 // default stated with each.
 type Limits struct {
-	Slots          map[string]int // jobs at once by class; a class not named: one per CPU
+	Slots          map[string]int // jobs at once by class; a class not named: by the hardware (slots.go)
 	MaxAttempts    int            // attempts of a tool that leaves nothing behind: 3
 	ApprovalExpiry time.Duration  // how long a call waits for a person: 24 h
 	UploadBytes    int64          // the largest upload: 64 GiB
@@ -159,15 +159,13 @@ func New(o Options) (*Engine, error) {
 	}
 	o.Limits = o.Limits.WithDefaults()
 	stopped, leave := context.WithCancel(context.Background())
-	settling := newSettlingStore(observedStore{o.Store, o.Observer})
 	e := &Engine{
-		store: settling, registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
+		registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
 		boot: o.BootSession, facts: o.Facts, now: o.Now, log: o.Logger, observer: o.Observer,
 
-		settling:    settling,
 		pause:       tryAgainAfter,
 		vault:       v,
-		sched:       newScheduler(o.Limits.Slots, runtime.NumCPU()),
+		sched:       newScheduler(slotSizes(runtime.NumCPU(), o.Facts.MemoryBytes, o.Limits.Slots), runtime.NumCPU(), o.Now),
 		confinement: keeper.ConfinementOn(keeper.Confine{}),
 		stopped:     stopped,
 		leave:       leave,
@@ -177,6 +175,8 @@ func New(o Options) (*Engine, error) {
 		entropy:     ulid.Monotonic(rand.Reader, 0),
 	}
 	e.bounds.Store(&o.Limits)
+	e.settling = newSettlingStore(observedStore{turnStore{o.Store, e.sched, e.dispatch}, o.Observer})
+	e.store = e.settling
 	return e, nil
 }
 
@@ -195,6 +195,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	if err := e.recoverAll(ctx); err != nil {
 		return err
 	}
+	e.sched.open()
 	e.dispatch()
 	e.running.Go(func() { e.guarded(e.sweepUploads) })
 	return nil

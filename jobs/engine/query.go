@@ -45,7 +45,7 @@ func (e *Engine) decorated(job *jobs.Job) *jobs.Job {
 		return job
 	}
 	shown := *job
-	shown.WaitingFor = e.sched.waiting(job.ID)
+	shown.WaitingFor = e.waitingFor(job)
 	return &shown
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"runtime"
 	"strings"
 
 	"github.com/macexec/macexec/jobs"
@@ -33,5 +34,7 @@ func (e *Engine) Reconfigure(ctx context.Context, c Caller, l Limits, toolPath, 
 	}
 	l = l.WithDefaults()
 	e.bounds.Store(&l)
+	e.sched.resize(slotSizes(runtime.NumCPU(), e.facts.MemoryBytes, l.Slots))
+	e.dispatch()
 	return nil
 }

@@ -25,6 +25,7 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 		e.log.Error("a job's record is damaged and is left as it is", "job_id", id, "error", reason)
 	}
 	for _, job := range open {
+		e.sawID(job.ID)
 		e.observer.Found(job)
 		switch job.State {
 		case jobs.StateQueued, jobs.StateAwaitingApproval:
@@ -40,9 +41,8 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 // takeUp goes on with a job that was running. It has its slot already, whatever
 // the limits are now.
 func (e *Engine) takeUp(job *jobs.Job) {
-	slot := e.slotOf(job)
-	e.sched.occupy(slot)
-	e.attend(job.ID, slot, func() {
+	e.sched.occupy(turnOf(job, e.slotOf(job)))
+	e.attend(job.ID, func() {
 		a, err := e.newAttempt(job.ID)
 		if err != nil {
 			e.tryAgain(job.ID, err)

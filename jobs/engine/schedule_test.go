@@ -1,56 +1,170 @@
 package engine
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/macexec/macexec/jobs"
 )
 
-func TestSchedulerKeepsOrderAndSlots(t *testing.T) {
-	t.Parallel()
-	s := newScheduler(map[string]int{"video": 1}, 2)
-	for _, q := range []queued{{"c", "video", 3}, {"a", "video", 1}, {"b", "audio", 2}, {"a", "video", 1}} {
-		s.add(q)
-	}
-	if got := s.waiting("c"); !cmp.Equal(got, &jobs.WaitingFor{Kind: jobs.WaitSlot, Detail: "video", Position: 2}) {
-		t.Errorf("c waits for %+v", got)
-	}
-	var order []string
-	for q, ok := s.take(); ok; q, ok = s.take() {
-		order = append(order, q.id)
-	}
-	if diff := cmp.Diff([]string{"a", "b"}, order); diff != "" {
-		t.Errorf("started (-want +got):\n%s", diff)
-	}
-	s.release("video")
-	if q, ok := s.take(); !ok || q.id != "c" {
-		t.Errorf("after a slot is free: %+v, %v", q, ok)
-	}
-	if s.waiting("c") != nil {
-		t.Error("a started job still waits")
-	}
-	want := []Slot{{Class: "audio", Size: 2, Used: 1}, {Class: "video", Size: 1, Used: 1}}
-	if diff := cmp.Diff(want, s.slots()); diff != "" {
-		t.Errorf("slots (-want +got):\n%s", diff)
+// clock is a scheduler's time in a test.
+type clock struct{ at time.Time }
+
+func newClock() *clock { return &clock{time.Unix(1_800_000_000, 0)} }
+
+func (c *clock) now() time.Time { return c.at }
+
+// schedule is a scheduler under test: it says what has started and still runs.
+type schedule struct {
+	*scheduler
+	*clock
+
+	seq     uint64
+	running []turn
+}
+
+func newSchedule(sizes map[string]int, other int) *schedule {
+	c := newClock()
+	s := &schedule{scheduler: newScheduler(sizes, other, c.now), clock: c}
+	s.open()
+	return s
+}
+
+// job makes a job that is accepted now.
+func (s *schedule) job(principal, class string, priority int) turn {
+	s.seq++
+	return turn{
+		id: fmt.Sprintf("%s%d", principal, s.seq), principal: principal, class: class,
+		rank: rank{s.at.UnixMilli() - int64(priority)*priorityStep.Milliseconds(), s.seq},
 	}
 }
 
-func TestSchedulerAfterRemoveAndClose(t *testing.T) {
-	t.Parallel()
-	s := newScheduler(nil, 1)
-	s.add(queued{"a", "x", 1})
-	s.add(queued{"b", "x", 2})
-	s.remove("a")
-	if q, ok := s.take(); !ok || q.id != "b" {
-		t.Errorf("took %+v, %v", q, ok)
+// started takes up what has got a slot, in order.
+func (s *schedule) started() []turn {
+	var list []turn
+	for id, ok := s.take(); ok; id, ok = s.take() {
+		list = append(list, *s.turns[id])
 	}
-	s.release("x")
-	s.add(queued{"c", "x", 3})
-	s.close()
-	if q, ok := s.take(); ok {
-		t.Errorf("a closed scheduler gave %+v", q)
+	s.running = append(s.running, list...)
+	return list
+}
+
+// end ends the i-th of the running jobs.
+func (s *schedule) end(i int) turn {
+	t := s.running[i]
+	s.running = slices.Delete(s.running, i, i+1)
+	s.remove(t.id)
+	s.release(t.id)
+	return t
+}
+
+func ids(turns []turn) []string {
+	var list []string
+	for _, t := range turns {
+		list = append(list, t.id)
+	}
+	return list
+}
+
+// TestSchedulerOrdersByPriorityAndAge: within a principal a step of priority is worth
+// a minute, so that age counts.
+func TestSchedulerOrdersByPriorityAndAge(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(nil, 1)
+	s.add(s.job("a", "x", 0)) // a1 has the slot
+	s.add(s.job("a", "x", 0)) // a2
+	s.at = s.at.Add(30 * time.Second)
+	s.add(s.job("a", "x", 1)) // a3 passes a2
+	s.at = s.at.Add(2 * time.Minute)
+	s.add(s.job("a", "x", 1))  // a4 comes too late for that
+	s.add(s.job("a", "x", -1)) // a5 is accepted before a6, and has less priority
+	s.add(s.job("a", "x", 0))  // a6
+	again := *s.turns["a6"]
+	s.add(again) // is there already
+	wantPosition := []string{"a3", "a2", "a4", "a6", "a5"}
+	for i, id := range wantPosition {
+		if diff := cmp.Diff(&jobs.WaitingFor{Kind: jobs.WaitSlot, Detail: "x", Position: i + 1}, s.waiting(id)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", id, diff)
+		}
+	}
+	order := ids(s.started())
+	for len(s.running) > 0 {
+		s.end(0)
+		order = append(order, ids(s.started())...)
+	}
+	if diff := cmp.Diff(append([]string{"a1"}, wantPosition...), order); diff != "" {
+		t.Errorf("started (-want +got):\n%s", diff)
+	}
+}
+
+// TestSchedulerSharesAmongPrincipals: who has used less is next; a newcomer starts
+// level, and old use is not held against anybody for long.
+func TestSchedulerSharesAmongPrincipals(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(nil, 1)
+	minutes := map[string]int{"long": 10, "short": 1, "late": 1}
+	used := map[string]int{}
+	turnOver := func() string {
+		got := s.started()
+		if len(got) != 1 {
+			t.Fatalf("started %v", ids(got))
+		}
+		p := got[0].principal
+		s.at = s.at.Add(time.Duration(minutes[p]) * time.Minute)
+		used[p] += minutes[p]
+		s.add(s.job(p, "x", 0)) // it always wants more
+		s.end(0)
+		return p
+	}
+	for range 10 { // long has the slot for itself
+		s.add(s.job("long", "x", 0))
+		turnOver()
+	}
+	s.add(s.job("short", "x", 0))
+	used = map[string]int{}
+	for range 110 {
+		turnOver()
+	}
+	if d := used["long"] - used["short"]; d > 20 || d < -20 {
+		t.Errorf("used %v minutes", used)
+	}
+	s.add(s.job("late", "x", 0))
+	used = map[string]int{}
+	for range 300 {
+		turnOver()
+	}
+	if d := slices.Max(slices.Collect(maps.Values(used))) - slices.Min(slices.Collect(maps.Values(used))); d > 20 {
+		t.Errorf("used %v minutes", used)
+	}
+}
+
+// TestSchedulerLooksBackOnlySoFar: who used a lot while nobody else wanted it is
+// behind by a bounded time only.
+func TestSchedulerLooksBackOnlySoFar(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(nil, 1)
+	s.add(s.job("a", "x", 0))
+	s.started()
+	s.at = s.at.Add(10 * time.Hour)
+	for range 30 {
+		s.add(s.job("b", "x", 0))
+		s.add(s.job("a", "x", 0))
+	}
+	s.end(0)
+	ahead := 0
+	for s.started()[0].principal == "b" {
+		s.at = s.at.Add(time.Minute)
+		s.end(0)
+		ahead++
+	}
+	if ahead < 10 || ahead > 11 {
+		t.Errorf("b had %d minutes before a had one", ahead)
 	}
 }
 
@@ -58,16 +172,227 @@ func TestSchedulerAfterRemoveAndClose(t *testing.T) {
 // nothing new starts until there is room.
 func TestRecoveredJobsMayExceedTheirClass(t *testing.T) {
 	t.Parallel()
-	s := newScheduler(map[string]int{"x": 1}, 1)
-	s.occupy("x")
-	s.occupy("x")
-	s.add(queued{"a", "x", 1})
-	s.release("x")
-	if _, ok := s.take(); ok {
-		t.Error("started beyond the class's size")
+	c := newClock()
+	s := &schedule{scheduler: newScheduler(map[string]int{"x": 1}, 2, c.now), clock: c}
+	first, second, third := s.job("a", "x", 0), s.job("a", "x", 0), s.job("a", "x", 0)
+	s.add(third)
+	s.occupy(first)
+	s.occupy(second)
+	if got := s.started(); len(got) > 0 {
+		t.Fatalf("before it was opened: %v", ids(got))
 	}
-	s.release("x")
-	if _, ok := s.take(); !ok {
-		t.Error("did not start with a free slot")
+	s.open()
+	s.release(first.id)
+	s.release(first.id) // once is enough
+	if got := s.started(); len(got) > 0 {
+		t.Errorf("started beyond the class's size: %v", ids(got))
+	}
+	if diff := cmp.Diff([]Slot{{Class: "x", Size: 1, Used: 1}}, s.slots()); diff != "" {
+		t.Errorf("slots (-want +got):\n%s", diff)
+	}
+	s.release(second.id)
+	if got := s.started(); len(got) != 1 || got[0].id != third.id {
+		t.Errorf("with a free slot: %v", ids(got))
+	}
+	s.close()
+	s.add(s.job("a", "y", 0))
+	if got := s.started(); len(got) > 0 {
+		t.Errorf("a closed scheduler gave %v", ids(got))
+	}
+}
+
+// TestSchedulerQueuesAgainWhenTheSlotIsBack: a job that is queued again while its last
+// attempt still holds a slot is in the queue once, at its old place.
+func TestSchedulerQueuesAgainWhenTheSlotIsBack(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(nil, 1)
+	first := s.job("a", "x", 0)
+	s.add(first)
+	s.add(s.job("a", "x", 0))
+	s.started()
+	s.add(first)
+	if got := s.started(); len(got) > 0 {
+		t.Fatalf("started %v beside itself", ids(got))
+	}
+	if diff := cmp.Diff(&jobs.WaitingFor{Kind: jobs.WaitSlot, Detail: "x", Position: 1}, s.waiting(first.id)); diff != "" {
+		t.Errorf("waiting (-want +got):\n%s", diff)
+	}
+	s.release(first.id)
+	if got := s.started(); len(got) != 1 || got[0].id != first.id {
+		t.Errorf("started %v", ids(got))
+	}
+}
+
+// TestSchedulerSimulated drives the scheduler through anything that can happen to it,
+// and holds after each step what docs/scheduling.md says.
+func TestSchedulerSimulated(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		sizes := map[string]int{"x": rapid.IntRange(1, 3).Draw(t, "x"), "y": rapid.IntRange(1, 2).Draw(t, "y")}
+		s := newSchedule(sizes, 1)
+		sim := &simulation{T: t, schedule: s, queued: map[string]turn{}}
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				j := s.job(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "principal"), rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "class"), rapid.IntRange(minPriority, maxPriority).Draw(t, "priority"))
+				sim.queued[j.id] = j
+				sim.step(func() { s.add(j) })
+			},
+			"end": func(t *rapid.T) {
+				if len(s.running) == 0 {
+					t.Skip("nothing runs")
+				}
+				i := rapid.IntRange(0, len(s.running)-1).Draw(t, "which")
+				sim.step(func() { s.end(i) })
+			},
+			"requeue": func(t *rapid.T) {
+				if len(s.running) == 0 {
+					t.Skip("nothing runs")
+				}
+				j := s.running[0]
+				s.running = s.running[1:]
+				sim.queued[j.id] = j
+				sim.step(func() { s.add(j); s.release(j.id) })
+			},
+			"remove": func(t *rapid.T) {
+				if len(sim.queued) == 0 {
+					t.Skip("nothing waits")
+				}
+				id := rapid.SampledFrom(slices.Sorted(maps.Keys(sim.queued))).Draw(t, "which")
+				delete(sim.queued, id)
+				sim.step(func() { s.remove(id) })
+			},
+			"pause":  func(*rapid.T) { sim.step(func() { s.pause(true) }) },
+			"resume": func(*rapid.T) { sim.many(func() { s.pause(false) }) },
+			"time": func(t *rapid.T) {
+				s.at = s.at.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second)
+			},
+			"": func(*rapid.T) { sim.check() },
+		})
+		s.pause(false)
+		sim.many(func() {})
+		for len(s.running) > 0 {
+			sim.step(func() { s.end(0) })
+		}
+		if len(sim.queued) > 0 {
+			t.Fatalf("never started: %v", slices.Sorted(maps.Keys(sim.queued)))
+		}
+	})
+}
+
+// simulation is what a test knows of the jobs that it gave a scheduler.
+type simulation struct {
+	*rapid.T
+	*schedule
+
+	queued map[string]turn
+}
+
+// step does what lets one job start at most, and holds that it was the right one.
+func (sim *simulation) step(do func()) {
+	before := map[string]map[string]time.Duration{} // class → principal → used, of those that wanted slots
+	for name, c := range sim.classes {
+		before[name] = map[string]time.Duration{}
+		for _, sh := range c.wanting {
+			before[name][sh.principal] = sh.usage(sim.at)
+		}
+	}
+	got := sim.many(do)
+	if len(got) > 1 {
+		sim.Fatalf("%v started at once", ids(got))
+	}
+	for _, j := range got {
+		mine, wanted := before[j.class][j.principal]
+		for p, used := range before[j.class] {
+			if wanted && used < mine {
+				sim.Fatalf("%s started, although %s has used %v and %s %v", j.id, p, used, j.principal, mine)
+			}
+		}
+	}
+}
+
+// many does what lets any number of jobs start.
+func (sim *simulation) many(do func()) []turn {
+	do()
+	got := sim.started()
+	for _, j := range got {
+		delete(sim.queued, j.id)
+	}
+	for _, j := range got {
+		for _, q := range sim.queued {
+			if q.principal == j.principal && q.class == j.class && q.rank.compare(j.rank) < 0 {
+				sim.Fatalf("%s started before %s", j.id, q.id)
+			}
+		}
+	}
+	return got
+}
+
+func (sim *simulation) check() {
+	used := map[string]int{}
+	for _, j := range sim.running {
+		used[j.class]++
+	}
+	for _, slot := range sim.slots() {
+		if slot.Used != used[slot.Class] || slot.Used > slot.Size {
+			sim.Fatalf("%d jobs of class %s run; %+v", used[slot.Class], slot.Class, slot)
+		}
+		delete(used, slot.Class)
+	}
+	if len(used) > 0 {
+		sim.Fatalf("classes without slots: %v", used)
+	}
+	places := map[string]map[int]bool{}
+	for id, j := range sim.queued {
+		w := sim.waiting(id)
+		if w == nil {
+			sim.Fatalf("%s waits for nothing", id)
+		}
+		want := jobs.WaitingFor{Kind: jobs.WaitSlot, Detail: j.class, Position: w.Position}
+		if sim.paused {
+			want = jobs.WaitingFor{Kind: jobs.WaitPaused, Position: w.Position}
+		} else if c := sim.classes[j.class]; c.used < c.size {
+			sim.Fatalf("%s waits although a slot is free", id)
+		}
+		if *w != want {
+			sim.Fatalf("%s waits for %+v", id, *w)
+		}
+		if places[j.class] == nil {
+			places[j.class] = map[int]bool{}
+		}
+		places[j.class][w.Position] = true
+	}
+	for class, taken := range places {
+		n := 0
+		for _, q := range sim.queued {
+			if q.class == class {
+				n++
+			}
+		}
+		for i := 1; i <= n; i++ {
+			if !taken[i] {
+				sim.Fatalf("of %d jobs of class %s none has place %d: %v", n, class, i, taken)
+			}
+		}
+	}
+}
+
+func TestDefaultSlots(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		cpus   int
+		memory int64
+		want   map[string]int
+	}{
+		{1, 0, map[string]int{"video": 1, "image": 1, "audio": 1, "inspect": 2, "publish": 2}},
+		{10, 16 << 30, map[string]int{"video": 1, "image": 5, "audio": 10, "inspect": 20, "publish": 20}},
+		{24, 8 << 30, map[string]int{"video": 2, "image": 8, "audio": 16, "inspect": 32, "publish": 48}},
+	} {
+		if diff := cmp.Diff(test.want, defaultSlots(test.cpus, test.memory)); diff != "" {
+			t.Errorf("%d processors (-want +got):\n%s", test.cpus, diff)
+		}
+	}
+	got := slotSizes(10, 16<<30, map[string]int{"video": 3, "mine": 7})
+	if got["video"] != 3 || got["mine"] != 7 || got["audio"] != 10 {
+		t.Errorf("configured: %v", got)
 	}
 }

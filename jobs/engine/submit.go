@@ -220,7 +220,7 @@ func (e *Engine) admit(job *jobs.Job, slot string) {
 		if by := job.Call.Options.StartBy; !by.IsZero() {
 			e.at(by, job.ID, func() { e.tooLate(job.ID) })
 		}
-		e.sched.add(queued{id: job.ID, class: slot, seq: job.Seq})
+		e.sched.add(turnOf(job, slot))
 		e.dispatch()
 	case jobs.StateAwaitingApproval:
 		when := job.Approval.ExpiresAt
@@ -326,8 +326,10 @@ func checkRequest(req Request) error {
 		return jobs.Errorf(jobs.CodeRequestInvalid, "a timeout cannot be negative")
 	case o.OnLock != "" && o.OnLock != jobs.OnLockWait && o.OnLock != jobs.OnLockRefuse:
 		return jobs.Errorf(jobs.CodeRequestInvalid, "on_lock is %q or %q", jobs.OnLockWait, jobs.OnLockRefuse)
-	case o.SerialContext || o.Priority != 0 || o.OnLock != "":
-		return jobs.Errorf(jobs.CodeRequestInvalid, "this version does not yet take on_lock, serial_context or priority; leave them out")
+	case o.Priority < minPriority || o.Priority > maxPriority:
+		return jobs.Errorf(jobs.CodeRequestInvalid, "priority %d is not from %d to %d; 0 is normal, and each step is worth a minute of waiting", o.Priority, minPriority, maxPriority)
+	case o.SerialContext || o.OnLock != "":
+		return jobs.Errorf(jobs.CodeRequestInvalid, "this version does not yet take on_lock or serial_context; leave them out")
 	}
 	return nil
 }
