@@ -81,19 +81,24 @@ func Settled(s macexecv1.JobState) bool {
 	}
 }
 
-// ListJobs returns all the jobs that the request selects, newest first, page by page,
-// and what is wrong with the records of jobs that are damaged.
-func (c *Client) ListJobs(ctx context.Context, req *macexecv1.ListJobsRequest) (jobs []*macexecv1.Job, damaged map[string]string, err error) {
+// ListJobs calls yield with all the jobs that the request selects, newest first, page
+// after page, until yield returns an error. It returns what is wrong with the records
+// of jobs that are damaged, by the job's id.
+func (c *Client) ListJobs(ctx context.Context, req *macexecv1.ListJobsRequest, yield func(*macexecv1.Job) error) (damaged map[string]string, err error) {
 	req, damaged = proto.CloneOf(req), map[string]string{}
 	for {
 		resp, err := deliver(ctx, c, func() (*macexecv1.ListJobsResponse, error) { return c.Jobs.ListJobs(ctx, req) })
 		if err != nil {
-			return nil, nil, err
+			return damaged, err
 		}
-		jobs = append(jobs, resp.GetJobs()...)
 		maps.Copy(damaged, resp.GetDamaged())
+		for _, job := range resp.GetJobs() {
+			if err := yield(job); err != nil {
+				return damaged, err
+			}
+		}
 		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
-			return jobs, damaged, nil
+			return damaged, nil
 		}
 	}
 }

@@ -98,7 +98,11 @@ func (c *Client) WatchSnapshot(ctx context.Context, req *macexecv1.WatchJobsRequ
 		return err
 	}
 	req.FromNow, req.JobId = false, ""
-	jobs, _, err := c.ListJobs(ctx, selection(req)) // a damaged record has no state to tell
+	var jobs []*macexecv1.Job
+	_, err = c.ListJobs(ctx, selection(req), func(job *macexecv1.Job) error {
+		jobs = append(jobs, job)
+		return nil
+	})
 	if err != nil {
 		return err
 	}

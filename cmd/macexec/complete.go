@@ -78,6 +78,16 @@ func (a *app) completeJobs(states ...macexecv1.JobState) cobra.CompletionFunc {
 	}
 }
 
+// one offers something for the first argument only.
+func one(offer cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return offer(cmd, args, typed)
+	}
+}
+
 // ask makes one request for the sake of a shell.
 func (a *app) ask(cmd *cobra.Command, request func(ctx context.Context, c *client.Client) error) {
 	c, err := a.connect()

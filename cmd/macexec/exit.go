@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/macexec/macexec/client"
 	"github.com/macexec/macexec/jobs"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
@@ -58,6 +60,17 @@ func exitOfJob(job *macexecv1.Job) exitCode {
 	default:
 		return exitFault
 	}
+}
+
+// worse returns which of two ends of jobs counts when both were waited for: what
+// nobody knows before what failed, before what a person or somebody else ended, before
+// what goes on. The help of jobs wait tells this order.
+func worse(x, y exitCode) exitCode {
+	order := []exitCode{exitOK, exitNotSettled, exitAwaiting, exitCancelled, exitDenied, exitFailed, exitUnknown, exitFault}
+	if slices.Index(order, y) > slices.Index(order, x) {
+		return y
+	}
+	return x
 }
 
 // exitOfCheck is what a check means: what a submission would be refused with.

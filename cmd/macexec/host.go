@@ -18,7 +18,7 @@ import (
 )
 
 func (a *app) hostCommand() *cobra.Command {
-	return group("host", "Look at the host",
+	return group("host", "Look at the host, and let it pause, drain and go on",
 		a.talk("show", "Show what the host is and what it does now", cobra.NoArgs, func(ctx context.Context, c *client.Client, _ []string) error {
 			resp, err := c.Host.GetHost(ctx, &macexecv1.GetHostRequest{})
 			if err != nil {
@@ -26,7 +26,10 @@ func (a *app) hostCommand() *cobra.Command {
 			}
 			host := resp.GetHost()
 			return a.print(host, host.GetId(), func(w io.Writer) error { return writeHost(w, host, a.OutTerminal && a.colour()) })
-		}))
+		}),
+		a.hostModeCommand("pause", "Take calls and let them wait; what runs goes on", pauseHelp, macexecv1.HostMode_HOST_MODE_PAUSED),
+		a.hostModeCommand("drain", "Refuse new calls, and run what was accepted to its end", drainHelp, macexecv1.HostMode_HOST_MODE_DRAINING),
+		a.hostModeCommand("resume", "Take calls and start jobs again", resumeHelp, macexecv1.HostMode_HOST_MODE_OPEN))
 }
 
 func writeHost(w io.Writer, h *macexecv1.HostInfo, colour bool) error {
@@ -38,13 +41,14 @@ func writeHost(w io.Writer, h *macexecv1.HostInfo, colour bool) error {
 	f.add("macexec", h.GetVersion())
 	f.add("state folder", h.GetStatePath())
 	f.add("started", moment(h.GetStartedAt()))
+	addMode(&f, h)
 	if h.GetAccepting() {
 		f.addStyled("new calls", "taken", show.Green)
 	} else {
 		f.addStyled("new calls", "not taken", show.Yellow)
 	}
 	f.add("confinement", h.GetConfinement())
-	f.add("jobs", fmt.Sprintf("%d running, %d queued, %d awaiting approval, %d unknown", h.GetRunning(), h.GetQueued(), h.GetAwaitingApproval(), h.GetUnknown()))
+	f.add("jobs", hostJobs(h))
 	for _, slot := range h.GetSlots() {
 		f.add("slot "+slot.GetClass(), fmt.Sprintf("%d of %d used", slot.GetUsed(), slot.GetSize()))
 	}

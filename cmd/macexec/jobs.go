@@ -2,17 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
-	"maps"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/macexec/macexec/client"
-	"github.com/macexec/macexec/cmd/macexec/internal/show"
 	"github.com/macexec/macexec/proto/document"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
@@ -28,7 +24,9 @@ func (a *app) jobsCommand() *cobra.Command {
 		a.jobsApproveCommand(),
 		a.jobsDenyCommand(),
 		a.jobsResolveCommand(),
+		a.jobsRerunCommand(),
 		a.jobsArtifactsCommand(),
+		a.jobsUsageCommand(),
 	)
 }
 
@@ -41,161 +39,6 @@ func (a *app) talk(use, short string, want cobra.PositionalArgs, run func(ctx co
 		}
 		defer c.Close() //nolint:errcheck // the answer is there
 		return run(cmd.Context(), c, args)
-	})
-}
-
-func (a *app) jobsListCommand() *cobra.Command {
-	var all bool
-	var run, toolCall, key, tool, since string
-	var states, withLabels []string
-	var cmd *cobra.Command
-	cmd = a.talk("list", "List jobs: what waits, runs or is unknown first, then the last day", cobra.NoArgs, func(ctx context.Context, c *client.Client, _ []string) error {
-		want := &macexecv1.ListJobsRequest{RunId: run, ToolCallId: toolCall, Key: key, Tool: tool}
-		var err error
-		if want.Labels, err = labels(withLabels); err != nil {
-			return err
-		}
-		if since != "" {
-			at, err := past(since, clock())
-			if err != nil {
-				return err
-			}
-			want.Since = timestamppb.New(at)
-		}
-		for _, word := range states {
-			state, ok := document.Enum[macexecv1.JobState](word)
-			if !ok || word == "" {
-				return usagef("--state "+strings.Join(document.Words[macexecv1.JobState](), ", --state "), "there is no state %q", word)
-			}
-			want.States = append(want.States, state)
-		}
-		selected := cmd.Flags().NFlag() > 0 && (len(states) > 0 || anyChanged(cmd, "all", "run", "tool-call-id", "key", "tool", "since", "label"))
-		jobs, damaged, err := recentJobs(ctx, c, want, selected)
-		if err != nil {
-			return beforehand(err)
-		}
-		for id, why := range damaged {
-			a.remarkf("the record of job %s is damaged: %s", id, why)
-		}
-		return a.printJobs(jobs)
-	})
-	flags := cmd.Flags()
-	flags.BoolVar(&all, "all", false, "of any age")
-	flags.StringVar(&run, "run", "", "only of this run")
-	flags.StringVar(&toolCall, "tool-call-id", "", "only of this tool call")
-	flags.StringVar(&key, "key", "", "only under this key")
-	flags.Var(stateFlag{words: &states, folder: &a.state}, "state", "only in these states: "+strings.Join(document.Words[macexecv1.JobState](), ", ")+"; or, with a slash in it, the daemon's state folder")
-	flags.StringVar(&tool, "tool", "", "only of this tool")
-	flags.StringVar(&since, "since", "", "only accepted since: RFC 3339, or a duration before now")
-	flags.StringArrayVar(&withLabels, "label", nil, "only with this label, k=v")
-	return cmd
-}
-
-// stateFlag is --state of jobs list, which selects by state, and is still the global
-// --state for what can only be a folder: no state has a slash in it.
-type stateFlag struct {
-	words  *[]string
-	folder *string
-}
-
-func (f stateFlag) String() string { return "" }
-
-func (f stateFlag) Type() string { return "STATE" }
-
-func (f stateFlag) Set(value string) error {
-	if strings.Contains(value, "/") {
-		*f.folder = value
-		return nil
-	}
-	*f.words = append(*f.words, strings.Split(value, ",")...)
-	return nil
-}
-
-func anyChanged(cmd *cobra.Command, names ...string) bool {
-	for _, name := range names {
-		if cmd.Flags().Changed(name) {
-			return true
-		}
-	}
-	return false
-}
-
-// past reads a time in the past: RFC 3339, or a duration before now.
-func past(text string, now time.Time) (time.Time, error) {
-	if d, err := time.ParseDuration(text); err == nil {
-		return now.Add(-d), nil
-	}
-	return point(text, now)
-}
-
-// recentJobs lists what is not settled or unknown first, then the others, newest
-// first; without a selection only those of the last day.
-func recentJobs(ctx context.Context, c *client.Client, want *macexecv1.ListJobsRequest, selected bool) (jobs []*macexecv1.Job, damaged map[string]string, err error) {
-	damaged = map[string]string{}
-	take := func(req *macexecv1.ListJobsRequest, keep func(*macexecv1.Job) bool) error {
-		for {
-			resp, err := c.Jobs.ListJobs(ctx, req)
-			if err != nil {
-				return err
-			}
-			for _, job := range resp.GetJobs() {
-				if keep(job) {
-					jobs = append(jobs, job)
-				}
-			}
-			maps.Copy(damaged, resp.GetDamaged())
-			if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
-				return nil
-			}
-		}
-	}
-	if len(want.GetStates()) > 0 {
-		return jobs, damaged, take(want, func(*macexecv1.Job) bool { return true })
-	}
-	open := []macexecv1.JobState{
-		macexecv1.JobState_JOB_STATE_AWAITING_APPROVAL, macexecv1.JobState_JOB_STATE_QUEUED,
-		macexecv1.JobState_JOB_STATE_RUNNING, macexecv1.JobState_JOB_STATE_UNKNOWN,
-	}
-	seen := map[string]bool{}
-	first := &macexecv1.ListJobsRequest{
-		RunId: want.GetRunId(), ToolCallId: want.GetToolCallId(), Key: want.GetKey(), Tool: want.GetTool(),
-		Since: want.GetSince(), Labels: want.GetLabels(), States: open,
-	}
-	if err := take(first, func(job *macexecv1.Job) bool { seen[job.GetId()] = true; return true }); err != nil {
-		return nil, nil, err
-	}
-	if !selected {
-		want.Since = timestamppb.New(clock().Add(-24 * time.Hour))
-	}
-	// A job may have ended between the two lists: it is shown once, as first seen.
-	err = take(want, func(job *macexecv1.Job) bool { return !seen[job.GetId()] })
-	return jobs, damaged, err
-}
-
-func (a *app) printJobs(jobs []*macexecv1.Job) error {
-	table := &show.Table{Head: []string{"JOB", "STATE", "TOOL", "AGE", "NOTE"}}
-	if a.format == formatWide {
-		table.Head = []string{"JOB", "STATE", "TOOL", "AGE", "PRINCIPAL", "KEY", "RUN", "TOOL CALL", "ATTEMPTS", "NOTE"}
-	}
-	now := clock()
-	return list(a, jobs, (*macexecv1.Job).GetId, table, func(job *macexecv1.Job) []show.Cell {
-		note := job.GetMessage()
-		if waits := waitsFor(job); waits != "" {
-			note = "waits for " + waits
-		}
-		row := []show.Cell{
-			{Text: job.GetId()},
-			{Text: document.Word(job.GetState()), Style: stateStyle(job.GetState())},
-			{Text: job.GetTool().GetName()},
-			{Text: show.Age(job.GetSubmittedAt().AsTime(), now)},
-		}
-		if a.format == formatWide {
-			ids := job.GetCall().GetContext()
-			row = append(row, show.Cell{Text: job.GetPrincipal()}, show.Cell{Text: job.GetKey()},
-				show.Cell{Text: ids.GetRunId()}, show.Cell{Text: ids.GetToolCallId()},
-				show.Cell{Text: strconv.Itoa(len(job.GetAttempts()))})
-		}
-		return append(row, show.Cell{Text: note})
 	})
 }
 
@@ -215,6 +58,8 @@ func (a *app) jobsShowCommand() *cobra.Command {
 		return a.printJob(resp.GetJob())
 	})
 	cmd.Flags().StringVar(&key, "key", "", "look a key up; changes nothing")
+	nothing(cmd, "key")
+	cmd.ValidArgsFunction = one(a.completeJobs())
 	return cmd
 }
 
@@ -238,25 +83,46 @@ func (a *app) showKey(ctx context.Context, c *client.Client, key string) error {
 	})
 }
 
+const waitHelp = `Wait until jobs are settled (completed, failed, cancelled or unknown), and print each
+as it then is. It outlives restarts of the daemon.
+
+The exit code of several jobs is the worst of theirs, in this order: 6 unknown,
+1 failed, 4 denied, 7 cancelled, 5 awaiting approval when the wait ended, 12 still
+queued or running when the wait ended, 0 all completed.`
+
 func (a *app) jobsWaitCommand() *cobra.Command {
 	var limit time.Duration
 	var cmd *cobra.Command
-	cmd = a.talk("wait JOB…", "Wait until jobs are settled; the exit code is that of the first that is not completed", cobra.MinimumNArgs(1), func(ctx context.Context, c *client.Client, args []string) error {
-		var worst error
+	cmd = a.talk("wait JOB…", "Wait until jobs are settled; the exit code is the worst of theirs", cobra.MinimumNArgs(1), func(ctx context.Context, c *client.Client, args []string) error {
+		if limit < 0 {
+			return usagef("--wait 30s", "the wait %s is negative", limit)
+		}
 		deadline := clock().Add(limit)
-		for _, id := range args {
+		// A job that does not exist is found before a long wait for another.
+		jobs := make([]*macexecv1.Job, len(args))
+		for i, id := range args {
 			resp, err := c.Jobs.GetJob(ctx, &macexecv1.GetJobRequest{Id: id})
 			if err != nil {
 				return beforehand(err)
 			}
+			jobs[i] = resp.GetJob()
+		}
+		worst := exitOK
+		for _, job := range jobs {
 			w := waiting{bounded: cmd.Flags().Changed("wait"), limit: max(0, deadline.Sub(clock()))}
-			if err := a.follow(ctx, c, resp.GetJob(), w); err != nil && worst == nil {
-				worst = err
+			err := a.follow(ctx, c, job, w)
+			if f, ok := errors.AsType[*failure](err); ok && f.document == nil {
+				worst = worse(worst, f.code)
+			} else if err != nil {
+				return err
 			}
 		}
-		return worst
+		return ended(worst)
 	})
+	cmd.Long = waitHelp
 	cmd.Flags().DurationVar(&limit, "wait", 0, "wait at most so long for all of them (no limit)")
+	nothing(cmd, "wait")
+	cmd.ValidArgsFunction = a.completeJobs(openStates()...)
 	return cmd
 }
 
@@ -283,5 +149,7 @@ func (a *app) jobsArtifactsCommand() *cobra.Command {
 		return a.printFiles(files)
 	})
 	cmd.Flags().StringVar(&dir, "download", "", "fetch them into DIR; nothing there is replaced")
+	folders(cmd, "download")
+	cmd.ValidArgsFunction = one(a.completeJobs())
 	return cmd
 }

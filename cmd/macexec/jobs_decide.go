@@ -2,19 +2,35 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/macexec/macexec/client"
+	"github.com/macexec/macexec/cmd/macexec/internal/show"
 	"github.com/macexec/macexec/proto/document"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
+const cancelHelp = `Ask for a stop. The wish is durable when the command returns; a job that has started
+ends a little later, which macexec jobs wait tells.
+
+With --run a whole run is cancelled: every job of it that has not ended, and of the
+runs and calls that came from it. The run is closed for ever, so that a submission
+which is still on its way is refused (RUN_CLOSED), whether the run has a job yet or
+not.`
+
 func (a *app) jobsCancelCommand() *cobra.Command {
-	var reason string
-	cmd := a.talk("cancel JOB…", "Ask for a stop; a job that has started ends a little later", cobra.MinimumNArgs(1), func(ctx context.Context, c *client.Client, args []string) error {
+	var run, reason string
+	cmd := a.talk("cancel JOB… | --run R", "Ask for a stop of jobs, or of a whole run", cobra.ArbitraryArgs, func(ctx context.Context, c *client.Client, args []string) error {
+		if (run == "") == (len(args) == 0) {
+			return usagef("macexec jobs cancel JOB, or macexec jobs cancel --run R", "give the ids of jobs or a run, one of them")
+		}
+		if run != "" {
+			return a.cancelRun(ctx, c, run, reason)
+		}
 		for _, id := range args {
 			resp, err := c.Jobs.CancelJob(ctx, &macexecv1.CancelJobRequest{Id: id, Reason: reason})
 			if err := a.decided(resp.GetJob(), err); err != nil {
@@ -23,8 +39,48 @@ func (a *app) jobsCancelCommand() *cobra.Command {
 		}
 		return nil
 	})
-	cmd.Flags().StringVar(&reason, "reason", "", "why; kept with the job")
+	cmd.Long = cancelHelp
+	cmd.Flags().StringVar(&run, "run", "", "every job of this run, and all that came from it")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; kept with the jobs")
+	nothing(cmd, "run", "reason")
+	cmd.ValidArgsFunction = a.completeJobs(openStates()...)
 	return cmd
+}
+
+// cancelRun cancels a run and tells what became of it; with -q the ids of the jobs
+// that were asked to stop.
+func (a *app) cancelRun(ctx context.Context, c *client.Client, run, reason string) error {
+	done, err := c.CancelRun(ctx, run, reason)
+	if err != nil {
+		return a.decided(nil, err)
+	}
+	switch {
+	case a.format == formatJSON:
+		err = a.printDocument(done)
+	case a.quiet:
+		for _, id := range done.GetJobIds() {
+			err = errors.Join(err, a.printLine(show.Line(id)))
+		}
+	default:
+		var f fields
+		for _, id := range done.GetRunIds() {
+			f.add("closed run", id)
+		}
+		for _, id := range done.GetJobIds() {
+			f.add("asked to stop", id)
+		}
+		for _, id := range done.GetTooLateJobIds() {
+			f.add("too late for", id+", whose result is being published")
+		}
+		for _, id := range done.GetUnknownJobIds() {
+			f.addStyled("cannot reach", id+", which is unknown", show.Yellow)
+		}
+		err = f.table.Write(a.Out, a.OutTerminal && a.colour())
+	}
+	for _, id := range done.GetUnknownJobIds() {
+		a.remarkf("nothing proves how job %s ended; find out, then %s", id, resolveLine(id))
+	}
+	return err
 }
 
 func (a *app) jobsApproveCommand() *cobra.Command {
@@ -35,6 +91,8 @@ func (a *app) jobsApproveCommand() *cobra.Command {
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "why; kept with the job")
 	cmd.Flags().StringVar(&binding, "binding", "", "the digest of the binding that you have seen (whatever it is now)")
+	nothing(cmd, "reason", "binding")
+	cmd.ValidArgsFunction = one(a.completeJobs(macexecv1.JobState_JOB_STATE_AWAITING_APPROVAL))
 	return cmd
 }
 
@@ -45,6 +103,8 @@ func (a *app) jobsDenyCommand() *cobra.Command {
 		return a.decided(resp.GetJob(), err)
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "why; kept with the job")
+	nothing(cmd, "reason")
+	cmd.ValidArgsFunction = one(a.completeJobs(macexecv1.JobState_JOB_STATE_AWAITING_APPROVAL))
 	return cmd
 }
 
@@ -64,6 +124,9 @@ func (a *app) jobsResolveCommand() *cobra.Command {
 	})
 	cmd.Flags().StringVar(&as, "as", "", "completed, failed or cancelled")
 	cmd.Flags().StringVar(&reason, "reason", "", "how you know")
+	words(cmd, "as", []string{"completed", "failed", "cancelled"})
+	nothing(cmd, "reason")
+	cmd.ValidArgsFunction = one(a.completeJobs(macexecv1.JobState_JOB_STATE_UNKNOWN))
 	return cmd
 }
 

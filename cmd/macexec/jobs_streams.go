@@ -33,22 +33,44 @@ func streamed(ctx context.Context, err error) error {
 // errSeen ends a watch whose job is settled.
 var errSeen = errors.New("the job is settled")
 
+const watchHelp = `Print what happens to jobs, or to one job until it is settled. A watch outlives
+restarts of the daemon: nothing is left out, and nothing comes twice.
+
+Each event but progress has a cursor. --after CURSOR goes on behind it, also days
+later; --after 0 begins with the oldest event. When events behind the cursor are gone
+the error is CURSOR_EXPIRED (exit code 10): --snapshot begins anew with every selected
+job as it is now, and goes on from there without a gap.`
+
 func (a *app) jobsWatchCommand() *cobra.Command {
-	var run string
+	var f jobFilter
 	var after uint64
+	var snapshot bool
 	var cmd *cobra.Command
 	cmd = a.talk("watch [JOB]", "Print what happens to jobs, or to one job until it is settled", cobra.MaximumNArgs(1), func(ctx context.Context, c *client.Client, args []string) error {
-		req := &macexecv1.WatchJobsRequest{RunId: run, After: after, FromNow: !cmd.Flags().Changed("after"), Progress: true}
+		if err := f.read(); err != nil {
+			return err
+		}
+		req := f.watch()
+		req.After, req.FromNow, req.Progress = after, !cmd.Flags().Changed("after"), true
 		if len(args) == 1 {
 			req.JobId = args[0]
+		}
+		watch := c.Watch
+		if snapshot {
+			if req.GetJobId() != "" || !req.GetFromNow() {
+				return usagef("macexec jobs watch --snapshot", "--snapshot begins anew with every selected job, so --after has no meaning with it, and one job has a snapshot anyway")
+			}
+			watch = c.WatchSnapshot
 		}
 		if err := reached(ctx, c); err != nil {
 			return err
 		}
-		err := c.Watch(ctx, req, func(e *macexecv1.Event) error {
+		last := after
+		err := watch(ctx, req, func(e *macexecv1.Event) error {
 			if err := a.printEvent(e); err != nil {
 				return err
 			}
+			last = max(last, e.GetCursor())
 			if req.GetJobId() != "" && client.Settled(e.GetJob().GetState()) {
 				return errSeen
 			}
@@ -57,10 +79,17 @@ func (a *app) jobsWatchCommand() *cobra.Command {
 		if errors.Is(err, errSeen) {
 			return nil
 		}
+		if last > 0 && a.ErrTerminal {
+			a.remarkf("the last cursor was %d; --after %d goes on behind it", last, last)
+		}
 		return streamed(ctx, err)
 	})
-	cmd.Flags().StringVar(&run, "run", "", "only jobs of this run")
+	cmd.Long = watchHelp
+	f.add(a, cmd)
 	cmd.Flags().Uint64Var(&after, "after", 0, "go on after this cursor; 0: from the oldest event (from now on)")
+	cmd.Flags().BoolVar(&snapshot, "snapshot", false, "begin with the jobs as they are")
+	nothing(cmd, "after")
+	cmd.ValidArgsFunction = one(a.completeJobs(openStates()...))
 	return cmd
 }
 
@@ -133,6 +162,8 @@ func (a *app) jobsLogsCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job is settled")
 	cmd.Flags().Int32Var(&attempt, "attempt", 0, "which attempt (the newest)")
 	cmd.Flags().Int64Var(&tail, "tail", 0, "begin at most so many bytes before the end")
+	nothing(cmd, "attempt", "tail")
+	cmd.ValidArgsFunction = one(a.completeJobs())
 	return cmd
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/term"
 
@@ -30,8 +31,10 @@ type stdio struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Getenv   func(string) (string, bool)
-	// OutTerminal and ErrTerminal say whether a person looks at it.
-	OutTerminal, ErrTerminal bool
+	// InTerminal, OutTerminal and ErrTerminal say whether a person is at it.
+	InTerminal, OutTerminal, ErrTerminal bool
+	// Patience is how long a request is repeated without an answer; 0: the client's own.
+	Patience time.Duration
 	// Width is the terminal's width in columns, 0 when not known.
 	Width func() int
 }
@@ -40,6 +43,7 @@ func processStdio() stdio {
 	return stdio{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		Getenv:      os.LookupEnv,
+		InTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		OutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
 		ErrTerminal: term.IsTerminal(int(os.Stderr.Fd())),
 		Width: func() int {

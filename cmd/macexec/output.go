@@ -19,7 +19,11 @@ func (a *app) connect() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.Dial(address)
+	var options []client.Option
+	if a.Patience > 0 {
+		options = append(options, client.Patience(a.Patience))
+	}
+	c, err := client.Dial(address, options...)
 	if err != nil {
 		return nil, usagef("--address unix:/path/to/macexec.sock", "%s", err.Error())
 	}

@@ -56,6 +56,8 @@ func writeJob(w io.Writer, job *macexecv1.Job, wide, colour bool) error {
 	for _, warning := range job.GetWarnings() {
 		f.add("warning", warning)
 	}
+	f.add("supersedes", job.GetCall().GetOptions().GetSupersedes())
+	f.add("superseded by", job.GetSupersededBy())
 	for _, artifact := range job.GetArtifacts() {
 		f.add("artifact", artifactText(artifact))
 	}
