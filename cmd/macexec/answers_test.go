@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -22,12 +23,46 @@ import (
 // answers after days, or after an accident.
 type answers struct {
 	macexecv1.UnimplementedJobServiceServer
+
+	// lose breaks every connection, so that no answer gets through.
+	lose func()
 }
+
+// jobOf is a job in the state that its key says.
+func jobOf(key string) *macexecv1.Job {
+	job := &macexecv1.Job{Id: key, Key: key}
+	if key == string(jobs.EndDenied) {
+		job.EndReason = macexecv1.EndReason_END_REASON_DENIED
+		key = string(jobs.StateCancelled)
+	}
+	job.State, _ = document.Enum[macexecv1.JobState](key)
+	return job
+}
+
+func (answers) GetJob(_ context.Context, req *macexecv1.GetJobRequest) (*macexecv1.GetJobResponse, error) {
+	return &macexecv1.GetJobResponse{Job: jobOf(req.GetId())}, nil
+}
+
+// WatchJobs tells that nothing happens.
+func (answers) WatchJobs(req *macexecv1.WatchJobsRequest, s grpc.ServerStreamingServer[macexecv1.WatchJobsResponse]) error {
+	if err := s.Send(&macexecv1.WatchJobsResponse{Event: &macexecv1.Event{Cursor: 1, Snapshot: true, Job: jobOf(req.GetJobId())}}); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return s.Context().Err()
+}
+
+// losing is the key of a call whose answer never comes.
+const losing = "losing"
 
 const hostile = "title\x1b]0;owned\x07 and \u202egpj.exe\nError: forged"
 
-func (answers) SubmitJob(_ context.Context, req *macexecv1.SubmitJobRequest) (*macexecv1.SubmitJobResponse, error) {
+func (a answers) SubmitJob(_ context.Context, req *macexecv1.SubmitJobRequest) (*macexecv1.SubmitJobResponse, error) {
 	key := req.GetIdempotencyKey()
+	if key == losing {
+		a.lose()
+		return nil, status.Error(codes.Unavailable, "nobody hears this")
+	}
 	if info, ok := jobs.Codes()[jobs.Code(key)]; ok {
 		class, _ := document.Enum[macexecv1.ErrorClass](string(info.Class))
 		action, _ := document.Enum[macexecv1.UserAction](string(info.Action))
@@ -42,12 +77,38 @@ func (answers) SubmitJob(_ context.Context, req *macexecv1.SubmitJobRequest) (*m
 		}
 		return nil, st.Err()
 	}
-	state, _ := document.Enum[macexecv1.JobState](key)
-	return &macexecv1.SubmitJobResponse{Replayed: true, Job: &macexecv1.Job{
-		Id: "J", Key: key, State: state, Message: hostile, Cause: hostile, LogTail: []string{hostile},
-		Warnings: []string{hostile}, Result: []byte(`{"text": "` + "\u202e" + `"}`),
-		Artifacts: []*macexecv1.Artifact{{Name: hostile, MediaType: hostile, Path: hostile, Project: hostile}},
-	}}, nil
+	job := jobOf(key)
+	job.Message, job.Cause, job.LogTail, job.Warnings = hostile, hostile, []string{hostile}, []string{hostile}
+	job.Result = []byte(`{"text": "` + "\u202e" + `"}`)
+	job.Artifacts = []*macexecv1.Artifact{{Name: hostile, MediaType: hostile, Path: hostile, Project: hostile}}
+	return &macexecv1.SubmitJobResponse{Replayed: true, Job: job}, nil
+}
+
+// breaking is a listener whose connections can be broken.
+type breaking struct {
+	net.Listener
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (b *breaking) Accept() (net.Conn, error) {
+	c, err := b.Listener.Accept()
+	if err == nil {
+		b.mu.Lock()
+		b.conns = append(b.conns, c)
+		b.mu.Unlock()
+	}
+	return c, err
+}
+
+func (b *breaking) breakAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.conns {
+		_ = c.Close()
+	}
+	b.conns = nil
 }
 
 func answeringDaemon(t *testing.T) (address string) {
@@ -62,9 +123,10 @@ func answeringDaemon(t *testing.T) (address string) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	macexecv1.RegisterJobServiceServer(server, answers{})
+	conns := &breaking{Listener: listener}
+	macexecv1.RegisterJobServiceServer(server, answers{lose: conns.breakAll})
 	done := make(chan error, 1)
-	go func() { done <- server.Serve(listener) }()
+	go func() { done <- server.Serve(conns) }()
 	t.Cleanup(func() {
 		server.Stop()
 		if err := <-done; err != nil {

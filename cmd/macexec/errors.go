@@ -194,6 +194,12 @@ func advice(e *macexecv1.Error) string {
 		if e.GetJobId() != "" {
 			return "use another --key for this call, or look at the key's job: macexec jobs show " + e.GetJobId()
 		}
+	case jobs.CodeLockHeld:
+		return "run the same command again in a while, or with --on-lock wait" + ifJob("; see who holds it: macexec jobs show ", e)
+	case jobs.CodeRunClosed:
+		return "the run was cancelled and stays closed: make the call in another run, with another --run-id"
+	case jobs.CodeDraining:
+		return "run the same command again in a while, or on another host; macexec host show tells why, macexec host resume ends it"
 	default:
 	}
 	switch e.GetUserAction() {
@@ -218,4 +224,12 @@ func advice(e *macexecv1.Error) string {
 	default:
 		return ""
 	}
+}
+
+// ifJob is words followed by the job of an error, if it names one.
+func ifJob(words string, e *macexecv1.Error) string {
+	if e.GetJobId() == "" {
+		return ""
+	}
+	return words + e.GetJobId()
 }

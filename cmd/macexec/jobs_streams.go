@@ -82,6 +82,10 @@ func (a *app) jobsWatchCommand() *cobra.Command {
 		if last > 0 && a.ErrTerminal {
 			a.remarkf("the last cursor was %d; --after %d goes on behind it", last, last)
 		}
+		if e, ok := errors.AsType[*client.Error](err); ok && e.Oldest() > 0 {
+			return &failure{code: exitRefused, document: e.Detail, try: fmt.Sprintf(
+				"macexec jobs watch --snapshot begins anew with the jobs as they are; --after %d goes on behind the gap", e.Oldest()-1)}
+		}
 		return streamed(ctx, err)
 	})
 	cmd.Long = watchHelp

@@ -115,11 +115,14 @@ func afterwards(job *macexecv1.Job) string {
 		return "find out what happened, then " + resolveLine(job.GetId())
 	case macexecv1.JobState_JOB_STATE_FAILED:
 		if job.GetRetry() == macexecv1.Retry_RETRY_NEW_KEY {
-			return "macexec jobs logs " + job.GetId() + "; then the call may be made again with a new --key"
+			return "macexec jobs logs " + job.GetId() + "; then macexec jobs rerun " + job.GetId() + " makes the call once more"
 		}
 		return "macexec jobs logs " + job.GetId()
 	case macexecv1.JobState_JOB_STATE_CANCELLED:
-		return "the call may be made again with a new --key"
+		if job.GetEndReason() == macexecv1.EndReason_END_REASON_RUN_CANCELLED {
+			return "its run is cancelled and stays closed; make the call in another run, with another --run-id"
+		}
+		return "macexec jobs rerun " + job.GetId() + " makes the call once more"
 	default:
 		return ""
 	}

@@ -31,7 +31,9 @@ type view struct {
 }
 
 func (a *app) watchView(job *macexecv1.Job) *view {
-	return &view{a: a, tool: job.GetCall().GetTool(), status: a.status(), waiting: true}
+	v := &view{a: a, tool: job.GetCall().GetTool(), status: a.status()}
+	v.is(job, false) // also a wait of no time says what a person has to do
+	return v
 }
 
 // status is the line of progress on stderr, nil when nobody looks at it.
