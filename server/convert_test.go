@@ -353,6 +353,60 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// TestFilters: each field that narrows a list or a watch reaches the engine, and the
+// two mean the same by it.
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	lists, watches := make(chan jobs.Query, 1), make(chan engine.WatchRequest, 1)
+	c := start(t, &fakeEngine{
+		list: func(q jobs.Query) (jobs.Page, error) {
+			lists <- q
+			return jobs.Page{}, nil
+		},
+		watch: func(_ context.Context, r engine.WatchRequest, _ func(engine.WatchEvent) error) error {
+			watches <- r
+			return nil
+		},
+	})
+	states := []macexecv1.JobState{macexecv1.JobState_JOB_STATE_QUEUED, macexecv1.JobState_JOB_STATE_UNKNOWN}
+	labels := map[string]string{"team": "blue", "": "none"}
+	since := time.Date(2026, 11, 2, 0, 0, 0, 5, time.UTC)
+	list := &macexecv1.ListJobsRequest{
+		PageSize: 7, States: states, Labels: labels, Since: timestamppb.New(since), Until: timestamppb.New(since.Add(time.Hour)),
+		Tool: "tool", Principal: "principal", Key: "key", RunId: "run", ToolCallId: "call", ParentRunId: "parent run",
+		ThreadId: "thread", ContextId: "context", ParentCallId: "parent call",
+	}
+	want := jobs.Query{
+		States: []jobs.State{jobs.StateQueued, jobs.StateUnknown}, Labels: labels,
+		Tool: "tool", Principal: "principal", Key: "key", RunID: "run", ToolCall: "call", ParentRunID: "parent run",
+		ThreadID: "thread", ContextID: "context", ParentCall: "parent call",
+	}
+	wantList := want
+	wantList.Limit, wantList.Since, wantList.Until = 7, since, since.Add(time.Hour)
+	if _, err := c.Jobs.ListJobs(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(wantList, <-lists); diff != "" {
+		t.Error(diff)
+	}
+	watch := &macexecv1.WatchJobsRequest{
+		After: 4, JobId: "job", Progress: true, States: states, Labels: labels,
+		Tool: "tool", Principal: "principal", Key: "key", RunId: "run", ToolCallId: "call", ParentRunId: "parent run",
+		ThreadId: "thread", ContextId: "context", ParentCallId: "parent call",
+	}
+	if err := c.Watch(t.Context(), watch, func(*macexecv1.Event) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(engine.WatchRequest{After: 4, JobID: "job", Progress: true, Filter: want}, <-watches); diff != "" {
+		t.Error(diff)
+	}
+	// Whatever field is added to either request has to be asked for here.
+	forgotten := append(unset(list.ProtoReflect(), "list"), unset(watch.ProtoReflect(), "watch")...)
+	if !slices.Equal(forgotten, []string{"list.page_token", "watch.from_now"}) {
+		t.Errorf("not asked for: %v", forgotten)
+	}
+}
+
 // TestBadRequests: what a field may not hold is refused before the engine sees it.
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
@@ -379,6 +433,7 @@ func TestBadRequests(t *testing.T) {
 		"page_size":               list(&macexecv1.ListJobsRequest{PageSize: -1}),
 		"page_token":              list(&macexecv1.ListJobsRequest{PageToken: "nonsense"}),
 		"states":                  list(&macexecv1.ListJobsRequest{States: []macexecv1.JobState{88}}),
+		"until":                   list(&macexecv1.ListJobsRequest{Until: &timestamppb.Timestamp{Nanos: -1}}),
 		"since":                   list(&macexecv1.ListJobsRequest{Since: &timestamppb.Timestamp{Nanos: -1}}),
 	}
 	for field, err := range cases {

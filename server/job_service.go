@@ -77,24 +77,18 @@ func (s *jobService) ListJobs(ctx context.Context, req *macexecv1.ListJobsReques
 	if err != nil {
 		return nil, err
 	}
-	since, err := timeOf("since", req.GetSince())
+	q, err := queryOf(req)
 	if err != nil {
 		return nil, err
 	}
-	var states []jobs.State
-	for _, st := range req.GetStates() {
-		state, err := word[jobs.State]("states", st)
-		if err != nil {
-			return nil, err
-		}
-		if state != "" {
-			states = append(states, state)
-		}
+	if q.Since, err = timeOf("since", req.GetSince()); err != nil {
+		return nil, err
 	}
-	page, err := s.server.engine.Jobs(ctx, caller(ctx), jobs.Query{
-		After: after, Limit: size, States: states, Tool: req.GetTool(), Principal: req.GetPrincipal(), Key: req.GetKey(),
-		RunID: req.GetRunId(), ToolCall: req.GetToolCallId(), Since: since, Labels: req.GetLabels(),
-	})
+	if q.Until, err = timeOf("until", req.GetUntil()); err != nil {
+		return nil, err
+	}
+	q.After, q.Limit = after, size
+	page, err := s.server.engine.Jobs(ctx, caller(ctx), q)
 	if err != nil {
 		return nil, err
 	}
@@ -130,10 +124,14 @@ func damage(err error) string {
 const cursorHeader = "macexec-cursor"
 
 func (s *jobService) WatchJobs(req *macexecv1.WatchJobsRequest, stream grpc.ServerStreamingServer[macexecv1.WatchJobsResponse]) error {
+	filter, err := queryOf(req)
+	if err != nil {
+		return err
+	}
 	ctx := stream.Context()
 	last := req.GetAfter()
-	err := s.server.engine.Watch(ctx, caller(ctx), engine.WatchRequest{
-		After: req.GetAfter(), FromNow: req.GetFromNow(), JobID: req.GetJobId(), RunID: req.GetRunId(), Progress: req.GetProgress(),
+	err = s.server.engine.Watch(ctx, caller(ctx), engine.WatchRequest{
+		After: req.GetAfter(), FromNow: req.GetFromNow(), JobID: req.GetJobId(), Filter: filter, Progress: req.GetProgress(),
 	}, func(e engine.WatchEvent) error {
 		if e.Cursor > 0 {
 			last = e.Cursor

@@ -72,12 +72,14 @@ type ToolProblem struct {
 }
 
 // WatchRequest selects events. Entries after the cursor After are sent, or from
-// now on with FromNow. With JobID the first event is a snapshot of that job.
+// now on with FromNow; After 0 is from the oldest kept entry on. With JobID the first
+// event is a snapshot of that job. Of the others only those are sent whose job the
+// filter selects, as it is after the event.
 type WatchRequest struct {
 	After    uint64
 	FromNow  bool
 	JobID    string
-	RunID    string
+	Filter   jobs.Query
 	Progress bool
 }
 

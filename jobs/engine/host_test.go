@@ -189,6 +189,17 @@ type flakyStore struct {
 	// refuse is what every new decision is answered with; nil: none is refused.
 	refuse error
 	read   map[string]int // how often each job was read
+	idle   func()         // called when a reader of the journal has read it all
+}
+
+func (s *flakyStore) Wait(ctx context.Context, after uint64) error {
+	s.mu.Lock()
+	idle := s.idle
+	s.mu.Unlock()
+	if idle != nil {
+		idle()
+	}
+	return s.Store.Wait(ctx, after)
 }
 
 func (s *flakyStore) Get(ctx context.Context, id string) (*jobs.Job, error) {

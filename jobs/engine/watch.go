@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -68,8 +69,12 @@ func (e *Engine) beginWatch(ctx context.Context, c Caller, w WatchRequest, yield
 			return after, err
 		}
 	}
-	if w.JobID == "" {
+	switch {
+	case w.JobID != "":
+	case after > 0 || w.FromNow:
 		return after, nil
+	default:
+		return e.beforeOldest(ctx)
 	}
 	// The cursor is taken before the snapshot: a change in between is told again,
 	// never missed.
@@ -81,6 +86,20 @@ func (e *Engine) beginWatch(ctx context.Context, c Caller, w WatchRequest, yield
 		return after, err
 	}
 	return after, yield(WatchEvent{Cursor: after, Snapshot: true, Job: e.decorated(job)})
+}
+
+// beforeOldest returns the cursor before the oldest kept entry.
+func (e *Engine) beforeOldest(ctx context.Context) (uint64, error) {
+	err := e.store.Journal(ctx, 0, 1, func(jobs.Entry) bool { return false })
+	gone, ok := errors.AsType[*jobs.Error](err)
+	if !ok || gone.Code != jobs.CodeCursorExpired {
+		return 0, err
+	}
+	oldest, err := strconv.ParseUint(gone.Metadata["oldest"], 10, 64)
+	if err != nil || oldest == 0 {
+		return 0, gone
+	}
+	return oldest - 1, nil
 }
 
 // journalPage reads the next entries, bounded in number and size. They are read
@@ -105,19 +124,37 @@ func (e *Engine) yieldEntry(ctx context.Context, c Caller, w WatchRequest, entry
 		return nil
 	}
 	job, err := e.store.Get(ctx, entry.JobID)
-	runID := entry.RunID
 	switch jobs.CodeOf(err) {
 	case "":
-		runID = job.Call.Context.RunID // a replay's entry has its own request's ids
+		if !afterEvent(job, entry.State, w.Filter) {
+			return nil
+		}
 	case jobs.CodeJobNotFound, jobs.CodeRecordDamaged:
 		job = nil // the entry is true all the same
+		if !mayBeOf(entry, w.Filter) {
+			return nil
+		}
 	default:
 		return err
 	}
-	if w.RunID != "" && runID != w.RunID {
-		return nil
-	}
 	return yield(WatchEvent{Cursor: entry.Seq, Entry: &entry, Job: e.decorated(job)})
+}
+
+// afterEvent reports whether a filter selects a job in the state that an event left
+// it in; since then it may have moved on.
+func afterEvent(job *jobs.Job, state jobs.State, filter jobs.Query) bool {
+	then := *job
+	then.State = state
+	return filter.Matches(&then)
+}
+
+// mayBeOf reports whether an entry, whose job cannot be read any more, may be of a job
+// that a filter selects: nothing that the entry says is against it. A reader is told
+// of one event too many rather than not of a gap (promise G12).
+func mayBeOf(entry jobs.Entry, filter jobs.Query) bool {
+	said := &jobs.Job{Principal: entry.Owner, State: entry.State}
+	said.Call.Context.RunID, said.Call.Context.ToolCallID = entry.RunID, entry.ToolCallID
+	return jobs.Query{Principal: filter.Principal, States: filter.States, RunID: filter.RunID, ToolCall: filter.ToolCall}.Matches(said)
 }
 
 func (e *Engine) yieldProgress(c Caller, w WatchRequest, last map[string]Progress, yield func(WatchEvent) error) error {
@@ -126,7 +163,7 @@ func (e *Engine) yieldProgress(c Caller, w WatchRequest, last map[string]Progres
 			continue
 		}
 		job, err := e.store.Get(context.Background(), p.JobID)
-		if err != nil || job.Principal != c.Principal || (w.RunID != "" && job.Call.Context.RunID != w.RunID) {
+		if err != nil || job.Principal != c.Principal || !w.Filter.Matches(job) {
 			continue
 		}
 		if sameProgress(last[p.JobID], p) {
@@ -235,10 +272,18 @@ func (e *Engine) waitChange(ctx context.Context, c Caller, old *jobs.Job) (*jobs
 	}
 }
 
-// Journal yields the entries after a sequence number that the caller may see.
+// Journal yields the entries after a sequence number that the caller may see; after 0:
+// from the oldest kept one on.
 func (e *Engine) Journal(ctx context.Context, c Caller, after uint64, limit int, follow bool, yield func(jobs.Entry) error) error {
 	ctx, cancel := e.untilStopped(ctx)
 	defer cancel()
+	if after == 0 {
+		oldest, err := e.beforeOldest(ctx)
+		if err != nil {
+			return e.endOfStream(ctx, err)
+		}
+		after = oldest
+	}
 	given := 0
 	for {
 		entries, err := e.journalPage(ctx, after)
