@@ -20,6 +20,7 @@ type Engine interface {
 	Job(ctx context.Context, c engine.Caller, id string) (*jobs.Job, error)
 	WaitJob(ctx context.Context, c engine.Caller, id string, wait time.Duration) (*jobs.Job, error)
 	LookupKey(ctx context.Context, c engine.Caller, key string) (jobs.KeyRecord, *jobs.Job, error)
+	FenceKey(ctx context.Context, c engine.Caller, key, reason string) (jobs.KeyRecord, bool, *jobs.Job, error)
 	Jobs(ctx context.Context, c engine.Caller, q jobs.Query) (jobs.Page, error)
 	Watch(ctx context.Context, c engine.Caller, r engine.WatchRequest, yield func(engine.WatchEvent) error) error
 	Logs(ctx context.Context, c engine.Caller, r engine.LogRequest, yield func(engine.LogChunk) error) error

@@ -72,6 +72,14 @@ func (s *jobService) LookupKey(ctx context.Context, req *macexecv1.LookupKeyRequ
 	return &macexecv1.LookupKeyResponse{Record: convertKey(record, job)}, nil
 }
 
+func (s *jobService) FenceKey(ctx context.Context, req *macexecv1.FenceKeyRequest) (*macexecv1.FenceKeyResponse, error) {
+	record, planted, job, err := s.server.engine.FenceKey(ctx, caller(ctx), req.GetKey(), req.GetReason())
+	if err != nil {
+		return nil, err
+	}
+	return &macexecv1.FenceKeyResponse{Record: convertKey(record, job), Planted: planted}, nil
+}
+
 func (s *jobService) ListJobs(ctx context.Context, req *macexecv1.ListJobsRequest) (*macexecv1.ListJobsResponse, error) {
 	size, after, err := readPage(req)
 	if err != nil {

@@ -30,6 +30,7 @@ type fakeEngine struct {
 	job       func(id string) (*jobs.Job, error)
 	wait      func(ctx context.Context, id string, wait time.Duration) (*jobs.Job, error)
 	lookup    func(key string) (jobs.KeyRecord, *jobs.Job, error)
+	fence     func(key, reason string) (jobs.KeyRecord, bool, *jobs.Job, error)
 	list      func(jobs.Query) (jobs.Page, error)
 	watch     func(context.Context, engine.WatchRequest, func(engine.WatchEvent) error) error
 	logs      func(context.Context, engine.LogRequest, func(engine.LogChunk) error) error
@@ -68,6 +69,10 @@ func (f *fakeEngine) WaitJob(ctx context.Context, _ engine.Caller, id string, wa
 
 func (f *fakeEngine) LookupKey(_ context.Context, _ engine.Caller, key string) (jobs.KeyRecord, *jobs.Job, error) {
 	return f.lookup(key)
+}
+
+func (f *fakeEngine) FenceKey(_ context.Context, _ engine.Caller, key, reason string) (jobs.KeyRecord, bool, *jobs.Job, error) {
+	return f.fence(key, reason)
 }
 
 func (f *fakeEngine) Jobs(_ context.Context, _ engine.Caller, q jobs.Query) (jobs.Page, error) {

@@ -86,6 +86,8 @@ func idsOf(req any) requestIDs {
 		r.key = m.GetIdempotencyKey()
 	case *macexecv1.LookupKeyRequest:
 		r.key = m.GetKey()
+	case *macexecv1.FenceKeyRequest:
+		r.key = m.GetKey()
 	}
 	if m, ok := req.(interface {
 		GetContext() *macexecv1.CallContext

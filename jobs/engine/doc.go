@@ -15,6 +15,7 @@
 //	probe.go     what a tool's own probe proves of an unknown job
 //	recover.go   what a new daemon concludes from what the old one left
 //	control.go   cancel and resolve
+//	fence.go     a key under which nothing will ever start
 //	observe.go   who is told of all this
 //	query.go, watch.go, wait.go, progress.go, files.go   what callers ask for
 //
