@@ -196,6 +196,12 @@ func TestNothingIsForgotten(t *testing.T) {
 		check:  func(engine.Request) (engine.Check, error) { return check, nil },
 		job:    func(string) (*jobs.Job, error) { return sampleJob(), nil },
 		lookup: func(string) (jobs.KeyRecord, *jobs.Job, error) { return record, sampleJob(), nil },
+		fence: func(key, reason string) (jobs.KeyRecord, bool, *jobs.Job, error) {
+			if key != "some key" || reason != "some reason" {
+				return jobs.KeyRecord{}, false, nil, jobs.Errorf(jobs.CodeRequestInvalid, "%s for %s", key, reason)
+			}
+			return record, true, sampleJob(), nil
+		},
 		watch: func(_ context.Context, _ engine.WatchRequest, yield func(engine.WatchEvent) error) error {
 			if err := yield(engine.WatchEvent{Cursor: 5, Snapshot: true, Job: sampleJob()}); err != nil {
 				return err
@@ -237,6 +243,11 @@ func TestNothingIsForgotten(t *testing.T) {
 	add("job", job.GetJob(), err)
 	key, err := c.Jobs.LookupKey(ctx, &macexecv1.LookupKeyRequest{})
 	add("key", key.GetRecord(), err)
+	fenced, err := c.Jobs.FenceKey(ctx, &macexecv1.FenceKeyRequest{Key: "some key", Reason: "some reason"})
+	add("key", fenced.GetRecord(), err)
+	if !fenced.GetPlanted() {
+		t.Error("the fence is not said to be planted")
+	}
 	add("event", nil, c.Watch(ctx, &macexecv1.WatchJobsRequest{}, func(e *macexecv1.Event) error {
 		add("event", e, nil)
 		return nil

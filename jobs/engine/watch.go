@@ -143,18 +143,20 @@ func (e *Engine) yieldEntry(ctx context.Context, c Caller, w WatchRequest, entry
 // afterEvent reports whether a filter selects a job in the state that an event left
 // it in; since then it may have moved on.
 func afterEvent(job *jobs.Job, state jobs.State, filter jobs.Query) bool {
-	then := *job
-	then.State = state
-	return filter.Matches(&then)
+	states := filter.States
+	filter.States = nil
+	return (len(states) == 0 || slices.Contains(states, state)) && filter.Matches(job)
 }
 
 // mayBeOf reports whether an entry, whose job cannot be read any more, may be of a job
 // that a filter selects: nothing that the entry says is against it. A reader is told
 // of one event too many rather than not of a gap (promise G12).
 func mayBeOf(entry jobs.Entry, filter jobs.Query) bool {
-	said := &jobs.Job{Principal: entry.Owner, State: entry.State}
+	said := &jobs.Job{Principal: entry.Owner}
 	said.Call.Context.RunID, said.Call.Context.ToolCallID = entry.RunID, entry.ToolCallID
-	return jobs.Query{Principal: filter.Principal, States: filter.States, RunID: filter.RunID, ToolCall: filter.ToolCall}.Matches(said)
+	return afterEvent(said, entry.State, jobs.Query{
+		Principal: filter.Principal, States: filter.States, RunID: filter.RunID, ToolCall: filter.ToolCall,
+	})
 }
 
 func (e *Engine) yieldProgress(c Caller, w WatchRequest, last map[string]Progress, yield func(WatchEvent) error) error {
