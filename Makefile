@@ -28,8 +28,12 @@ programs: ## Install the programs that the shipped tools run (ffmpeg, SoX, Image
 demo: programs build ## Run the main job on real input, from nothing, in seconds
 	bin/macexec demo
 
+.PHONY: for-tests
+for-tests: ## Install what the tests need besides: a C compiler, ssh and sshd, node with npm
+	@scripts/install-programs for-tests
+
 .PHONY: test
-test: programs ## Run every test with the race detector, and vet for Linux and macOS
+test: for-tests ## Run every test with the race detector, and vet for Linux and macOS
 	go vet ./...
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go vet ./...
 	go test -race -count=1 -timeout=20m ./...

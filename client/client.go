@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
@@ -44,34 +42,34 @@ type Option func(*Client)
 // before that.
 func Patience(d time.Duration) Option { return func(c *Client) { c.patience = d } }
 
-// Dial makes a client for the daemon at an address: "unix:" and the path of its
-// socket, or the path alone. It does not connect yet, so a daemon that is not there
-// shows in the first request.
+// Dial makes a client for the daemon at an address. It does not connect yet, so a
+// daemon that is not there shows in the first request. An address is one of
+//
+//	unix:/path/of/macexec.sock   on this machine; the path alone will do
+//	ssh://user@host              on another: the system's ssh is started, with the
+//	                             user's own configuration, once for each connection,
+//	                             and macexec must be installed there
+//
+// Of ssh://, the user and a :port may be left out, and ?state=/folder or a
+// /path/of/macexec.sock may follow.
 func Dial(address string, options ...Option) (*Client, error) {
-	path := strings.TrimPrefix(address, "unix:")
-	if path == address && !strings.ContainsRune(path, filepath.Separator) {
-		return nil, fmt.Errorf("%q is no address of a daemon: it must be unix: and the path of a socket", address)
-	}
-	path, err := filepath.Abs(path)
+	way, err := wayTo(address)
 	if err != nil {
-		return nil, fmt.Errorf("the address %q: %w", address, err)
+		return nil, err
 	}
-	c := &Client{address: "unix:" + path, patience: 30 * time.Second}
+	c := &Client{address: way.address, patience: 30 * time.Second}
 	for _, o := range options {
 		o(c)
 	}
-	// The socket's own permissions and the peer's credentials protect the connection.
-	c.conn, err = grpc.NewClient("unix:"+path,
+	c.conn, err = grpc.NewClient(way.target, append(way.options,
+		// The socket's own permissions and the peer's credentials protect the
+		// connection, and before them ssh.
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-			MinConnectTimeout: 5 * time.Second,
-		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithStatsHandler(sentHandler{}),
 		grpc.WithUnaryInterceptor(unaryErrors),
 		grpc.WithStreamInterceptor(streamErrors),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("the address %q: %w", address, err)
 	}

@@ -83,7 +83,10 @@ func (e *Error) NotReached() bool { return e.Code() == CodeNotReached }
 func (e *Error) AnswerLost() bool { return e.Code() == CodeAnswerLost }
 
 // sentMark is set once a message of the RPC has been given to the transport.
-type sentMark struct{ sent atomic.Bool }
+type sentMark struct {
+	sent   atomic.Bool
+	target string // gRPC's name of the daemon
+}
 
 type sentKey struct{}
 
@@ -105,13 +108,13 @@ func (sentHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Co
 func (sentHandler) HandleConn(context.Context, stats.ConnStats) {}
 
 func unaryErrors(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	mark := &sentMark{}
+	mark := &sentMark{target: cc.Target()}
 	err := invoke(context.WithValue(ctx, sentKey{}, mark), method, req, reply, cc, opts...)
 	return typed(err, mark)
 }
 
 func streamErrors(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	mark := &sentMark{}
+	mark := &sentMark{target: cc.Target()}
 	s, err := stream(context.WithValue(ctx, sentKey{}, mark), desc, cc, method, opts...)
 	if err != nil {
 		return nil, typed(err, mark)
@@ -148,7 +151,9 @@ func typed(err error, mark *sentMark) error {
 		if mark.sent.Load() {
 			return answerLost(st)
 		}
-		return notReached(st)
+		e := notReached(st)
+		e.Detail.Metadata = map[string]string{"address": strings.TrimPrefix(mark.target, asItIs)}
+		return e
 	case codes.ResourceExhausted:
 		return made(st, macexecv1.ErrorClass_ERROR_CLASS_SCHEMA, "REQUEST_INVALID", macexecv1.UserAction_USER_ACTION_FIX_REQUEST,
 			"a message is larger than gRPC takes: "+st.Message())

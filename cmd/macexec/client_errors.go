@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -21,6 +22,8 @@ func explainClient(err error) *failure {
 	switch {
 	case errors.Is(err, context.Canceled) && e.NotReached():
 		f.try = "run the command again"
+	case e.NotReached() && strings.HasPrefix(e.Detail.GetMetadata()["address"], "ssh:"):
+		f.try = "mend what the message says; docs/remote.md tells what an ssh:// address needs on both sides"
 	case e.NotReached():
 		f.try = "start the daemon (macexec serve), or say where it is: --address or --state"
 	case e.AnswerLost():

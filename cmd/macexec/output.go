@@ -25,7 +25,7 @@ func (a *app) connect() (*client.Client, error) {
 	}
 	c, err := client.Dial(address, options...)
 	if err != nil {
-		return nil, usagef("--address unix:/path/to/macexec.sock", "%s", err.Error())
+		return nil, usagef("--address unix:/path/to/macexec.sock, or --address ssh://user@host", "%s", err.Error())
 	}
 	return c, nil
 }

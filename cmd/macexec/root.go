@@ -38,6 +38,7 @@ func (a *app) root(args []string) *cobra.Command {
 		a.storeCommand(),
 		a.whoamiCommand(),
 		a.versionCommand(),
+		a.dialStdioCommand(),
 		a.demoCommand(),
 	)
 	root.Long = `macexec runs tools for agents and workflows: it decides whether a call may run,
@@ -61,7 +62,7 @@ expired, 70 a fault in macexec itself.`
 		return usagef(cmd.CommandPath()+" --help", "%s", err.Error())
 	})
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.address, "address", "", "where the daemon listens, such as unix:/path (MACEXEC_ADDRESS)")
+	flags.StringVar(&a.address, "address", "", "where the daemon is, unix:/path or ssh://user@host (MACEXEC_ADDRESS)")
 	flags.StringVar(&a.state, "state", "", "the daemon's state folder (MACEXEC_STATE)")
 	flags.StringVarP(&a.format, "output", "o", formatTable, "json, wide or table")
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "print ids only")

@@ -2,6 +2,7 @@ package endtoend
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +16,41 @@ import (
 func TestG10_AToolIsNoCaller(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
+	d.runCaller(built.bin, "unix:"+filepath.Join(d.state, "macexec.sock"))
+}
+
+// The way that ssh:// addresses take is no other one: dial-stdio, when a tool starts
+// it, is a process of the job.
+func TestG10_AToolIsNoCallerThroughDialStdio(t *testing.T) {
+	t.Parallel()
+	// A confined tool may start nothing but itself and what the system has.
+	programs, err := os.MkdirTemp("/opt", "mx")
+	if err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: this user cannot add a program to the system: %v", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(programs) })
+	binary, err := os.ReadFile(filepath.Join(built.bin, "macexec"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// This ssh goes nowhere: it has a shell carry out what the other side would.
+	ssh := fmt.Sprintf("#!/bin/sh\nPATH=%s:$PATH\nfor command; do :; done\nexec sh -c \"$command\"\n", programs)
+	for name, content := range map[string][]byte{"macexec": binary, "ssh": []byte(ssh)} {
+		if err := os.WriteFile(filepath.Join(programs, name), content, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(programs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := startDaemon(t)
+	d.runCaller(programs, "ssh://here?state="+d.state)
+}
+
+// runCaller has a job ask the daemon at an address who it is, with the macexec in a
+// folder, and holds that it is refused.
+func (d *daemon) runCaller(programs, address string) {
+	d.t.Helper()
 	d.write(filepath.Join(d.state, "tools", "caller.yaml"), fmt.Sprintf(`
 tool: caller
 version: "2026-01-01"
@@ -32,15 +68,15 @@ run:
     timeout: 1m
     slot: one
 result: "{'ok': true}"
-`, "unix:"+filepath.Join(d.state, "macexec.sock")))
+`, address))
 	d.end(syscall.SIGTERM)
-	d.configure(built.bin)
+	d.configure(programs)
 	d.start()
-	job, err := d.Follow(d.context(), d.submitRun(call("ask", "caller", "{}")).GetId(), nil)
+	job, err := d.Wait(d.context(), d.submitRun(call("ask", "caller", "{}")).GetId())
 	if err != nil || job.GetState() != macexecv1.JobState_JOB_STATE_FAILED {
-		t.Fatalf("the job is %s (%s), %v", job.GetState(), job.GetMessage(), err)
+		d.t.Fatalf("the job is %s (%s), %v", job.GetState(), job.GetMessage(), err)
 	}
 	if said := strings.Join(job.GetLogTail(), "\n"); !strings.Contains(said, "NOT_AUTHENTICATED") {
-		t.Errorf("the tool was told %q", said)
+		d.t.Errorf("the tool was told %q", said)
 	}
 }

@@ -59,7 +59,7 @@ func bans() []ban {
 		{"cel.dev/cel-go", []string{"schemas", "policy"}, "expressions live in manifests and policies"},
 		{"github.com/santhosh-tekuri/jsonschema", []string{"schemas"}, "one room gives the schema verdict"},
 		{"go.yaml.in/yaml", []string{"schemas"}, "one room reads what people write"},
-		{"os/exec", []string{"executor", "executor/keeper", "launchd", "cmd/macexec"}, "only the executor starts tools; launchd starts launchctl, the command line its own daemon"},
+		{"os/exec", []string{"executor", "executor/keeper", "launchd", "cmd/macexec", "client"}, "only the executor starts tools; launchd starts launchctl, the command line its own daemon, the client the user's ssh"},
 		{"unsafe", []string{"executor", "executor/keeper", "launchd", "proto"}, "only system calls and generated code need it"},
 		{"testing", nil, "what helps tests never enters a binary"},
 	}
