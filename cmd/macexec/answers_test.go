@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,6 +42,18 @@ func jobOf(key string) *macexecv1.Job {
 
 func (answers) GetJob(_ context.Context, req *macexecv1.GetJobRequest) (*macexecv1.GetJobResponse, error) {
 	return &macexecv1.GetJobResponse{Job: jobOf(req.GetId())}, nil
+}
+
+func (answers) ListJobs(_ context.Context, req *macexecv1.ListJobsRequest) (*macexecv1.ListJobsResponse, error) {
+	resp := &macexecv1.ListJobsResponse{}
+	for _, key := range []string{string(jobs.StateAwaitingApproval), string(jobs.StateFailed)} {
+		job := jobOf(key)
+		job.Id = "listed-" + key
+		if len(req.GetStates()) == 0 || slices.Contains(req.GetStates(), job.GetState()) {
+			resp.Jobs = append(resp.Jobs, job)
+		}
+	}
+	return resp, nil
 }
 
 // WatchJobs tells that nothing happens.

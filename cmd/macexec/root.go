@@ -66,6 +66,9 @@ expired, 70 a fault in macexec itself.`
 	flags.StringVar(&a.state, "state", "", "the daemon's state folder (MACEXEC_STATE)")
 	flags.StringVarP(&a.format, "output", "o", formatTable, "json, wide or table")
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "print ids only")
+	words(root, "output", []string{formatJSON, formatWide, formatTable})
+	nothing(root, "address")
+	folders(root, "state")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		formats := []string{formatTable, formatWide, formatJSON}
 		if !slices.Contains(formats, a.format) {
