@@ -118,6 +118,7 @@ func (c *checker) checkMeta(tx *bbolt.Tx) {
 
 func (c *checker) checkJobs(tx *bbolt.Tx) {
 	c.jobs = map[string]jobSummary{}
+	index, damaged := newIndexCheck(c, tx), 0
 	seqs := map[uint64]string{}
 	keys, pins := tx.Bucket([]byte(bucketKeys)), tx.Bucket([]byte(bucketPins))
 	_ = tx.Bucket([]byte(bucketJobs)).ForEach(func(k, raw []byte) error {
@@ -126,6 +127,7 @@ func (c *checker) checkJobs(tx *bbolt.Tx) {
 		if err != nil {
 			c.problemf("%v", err)
 			c.jobs[id] = jobSummary{damaged: true}
+			damaged++
 			return nil
 		}
 		place := keyPlace(jobs.Key{Principal: job.Principal, Text: job.Key})
@@ -149,8 +151,10 @@ func (c *checker) checkJobs(tx *bbolt.Tx) {
 		if keys.Get(place) == nil {
 			c.problemf("job %s: its key has no record", id)
 		}
+		index.job(job)
 		return nil
 	})
+	index.whole(damaged)
 }
 
 func (c *checker) checkKeys(tx *bbolt.Tx) {
@@ -180,15 +184,16 @@ func (c *checker) checkKeys(tx *bbolt.Tx) {
 
 func (c *checker) checkOpen(tx *bbolt.Tx) {
 	open := tx.Bucket([]byte(bucketOpen))
-	_ = open.ForEach(func(k, state []byte) error {
+	_ = open.ForEach(func(k, raw []byte) error {
+		seq, state, ok := splitOpenValue(raw)
 		job, exists := c.jobs[string(k)]
 		switch {
 		case !exists:
 			c.problemf("job %s is listed as open but does not exist", k)
 		case !job.damaged && job.state.Terminal():
 			c.problemf("job %s is listed as open but is %s", k, job.state)
-		case !job.damaged && string(state) != string(job.state):
-			c.problemf("job %s is listed as %s but is %s", k, state, job.state)
+		case !job.damaged && (!ok || state != job.state || seq != job.seq):
+			c.problemf("job %s is listed as open with seq %d and as %s, but has %d and is %s", k, seq, state, job.seq, job.state)
 		}
 		return nil
 	})

@@ -1,32 +1,65 @@
 package store
 
 import (
+	"bytes"
 	"time"
 
 	"go.etcd.io/bbolt"
 )
 
+// maxMarks bounds what derive collects before it writes it.
+const maxMarks = 200_000
+
 // derive makes what version 2 keeps beside the jobs' records, from the records. A
 // damaged one has nothing beside it.
 func derive(tx *bbolt.Tx) error {
-	for _, name := range []string{bucketPins, bucketClosed, bucketUsage} {
+	for _, name := range buckets() {
 		if _, err := tx.CreateBucketIfNotExists([]byte(name)); err != nil {
 			return err
 		}
 	}
 	b := newBatch(tx, time.Time{})
-	return b.jobs.ForEach(func(id, raw []byte) error {
+	b.marks.top = ""
+	err := b.jobs.ForEach(func(id, raw []byte) error {
 		job, err := decodeJob(string(id), raw)
 		if err != nil {
 			return nil //nolint:nilerr // it is shown as damaged wherever it is read
 		}
-		stands := standingOf(job)
-		if err := b.pin(job.ID, nil, stands.uploads); err != nil {
+		if err := b.putBeside(job.ID, standing{}, standingOf(job)); err != nil {
 			return err
 		}
-		if stands.state.Terminal() {
-			return b.addUsage(stands)
+		if len(b.marks.sets) > maxMarks {
+			return b.flush()
 		}
-		return b.open.Put(id, []byte(stands.state))
+		return nil
 	})
+	if err == nil {
+		err = b.flush()
+	}
+	if err != nil {
+		return err
+	}
+	return b.raiseTops()
+}
+
+// raiseTops gives each chunk the highest id of it and all before it; until then it
+// has that of whatever came before it in the order of ids.
+func (b *batch) raiseTops() error {
+	top := ""
+	last, _ := b.order.Cursor().Last()
+	for chunk := range chunkOf(decodeU64(last)) + 1 {
+		raw := b.indexed.Get(summaryKey(chunk))
+		sum, ok := decodeSummary(raw)
+		if !ok {
+			continue
+		}
+		top = max(top, sum.top)
+		sum.top = top
+		if fixed := sum.encode(); !bytes.Equal(fixed, raw) {
+			if err := b.indexed.Put(summaryKey(chunk), fixed); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

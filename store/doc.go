@@ -20,7 +20,7 @@
 //	keys
 //	└── <key place>      JSON KeyRecord    every key that was ever used or fenced
 //	open
-//	└── <job id>         text State        exactly the jobs that are not terminal
+//	└── <job id>         u64 seq, text State  exactly the jobs that are not terminal
 //	journal
 //	└── <u64 seq>        JSON Entry        hash-chained, without holes
 //	job_journal
@@ -39,6 +39,15 @@
 //	└── <u64 hour> <16 bytes>  JSON        what the jobs of one principal, tool and run that
 //	                                       ended in that hour since 1970 cost together; the
 //	                                       16 bytes are a digest of the three
+//	order
+//	└── <u64 seq>        i64, text         every job by its Seq: when it was accepted, in
+//	                                       milliseconds since 1970, and its id
+//	index
+//	├── <u32 chunk> 00                     what bounds the jobs of a chunk (index.go)
+//	└── <u32 chunk> <kind> <8 bytes>  set  the jobs of a chunk that have a value; the 8 bytes
+//	                                       are of its digest
+//	principals
+//	└── <name>           empty             every principal that ever had a job
 //
 // A place is one version byte and the SHA-256 of namespace, principal and text, each
 // with its length before it, so that no two texts share a place.

@@ -24,6 +24,9 @@ const (
 	bucketPins       = "pins"
 	bucketClosed     = "closed"
 	bucketUsage      = "usage"
+	bucketOrder      = "order"
+	bucketIndex      = "index"
+	bucketPrincipals = "principals"
 )
 
 // buckets lists every bucket.
@@ -31,7 +34,7 @@ func buckets() []string {
 	return []string{
 		bucketMeta, bucketJobs, bucketKeys, bucketOpen,
 		bucketJournal, bucketJobJournal, bucketBlobs, bucketProjects, bucketManifests,
-		bucketPins, bucketClosed, bucketUsage,
+		bucketPins, bucketClosed, bucketUsage, bucketOrder, bucketIndex, bucketPrincipals,
 	}
 }
 

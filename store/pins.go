@@ -55,7 +55,14 @@ func blobOf(blobs *bbolt.Bucket, digest string) (blob jobs.Blob, err error) {
 	if raw == nil {
 		return blob, noSuchFile(digest)
 	}
-	return blob, decodeInto("the record of file sha256:"+digest, raw, &blob)
+	what := "the record of file sha256:" + digest
+	if err := decodeInto(what, raw, &blob); err != nil {
+		return blob, err
+	}
+	if blob.SHA256 != digest {
+		return blob, damaged(what, "it is of another file")
+	}
+	return blob, nil
 }
 
 func pinKey(digest, jobID string) []byte { return []byte(digest + "\x00" + jobID) }
@@ -184,5 +191,5 @@ func (s *Store) CollectBlobs(ctx context.Context, unusedSince time.Time, limit i
 // that cannot be read is kept.
 func collectable(blobs, pins *bbolt.Bucket, digest string, unusedSince time.Time) (jobs.Blob, bool) {
 	blob, err := blobOf(blobs, digest)
-	return blob, err == nil && blob.SHA256 == digest && blob.LastUse().Before(unusedSince) && !pinned(pins, digest)
+	return blob, err == nil && blob.LastUse().Before(unusedSince) && !pinned(pins, digest)
 }

@@ -28,7 +28,7 @@ type migration struct {
 // and a store of the version before it in testdata.
 func migrations() []migration {
 	return []migration{
-		{"derive pins and usage from the jobs", derive},
+		{"derive the index, pins and usage from the jobs", derive},
 	}
 }
 

@@ -121,8 +121,10 @@ func (b *batch) submit(p prepared) (got submitted, write func() error, err error
 			return submitted{}, nil, err
 		}
 	}
+	stands := p.stands
+	stands.seq = seq
 	return submitted{outcome: jobs.SubmitAccepted, record: p.record, snap: snap}, func() error {
-		if err := b.putJob(snap, standing{}, p.stands); err != nil {
+		if err := b.putJob(snap, standing{}, stands); err != nil {
 			return err
 		}
 		if err := b.keys.Put(p.place, p.key); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"github.com/macexec/macexec/jobs"
 )
@@ -63,6 +64,9 @@ func (b *batch) update(u *update) (*snapshot, func() error, error) {
 		return nil, nil, jobs.Errorf(jobs.CodeInternal, "a change of job %s touched what never changes: %+v became %+v", u.id, before, after).WithJob(u.id)
 	}
 	now := standingOf(job)
+	if now.submitted != was.submitted || !slices.Equal(now.values, was.values) {
+		return nil, nil, jobs.Errorf(jobs.CodeInternal, "a change of job %s touched what it is found by", u.id).WithJob(u.id)
+	}
 	if was.state.Terminal() && now.state != was.state {
 		return nil, nil, jobs.Errorf(jobs.CodeInternal, "a change of job %s made it %s after it was %s", u.id, now.state, was.state).WithJob(u.id)
 	}

@@ -288,11 +288,13 @@ type batch struct {
 	now   time.Time
 	dirty bool // something was written
 
-	jobs, keys, open, journal, jobJournal, blobs, projects, manifests, pins, closed, usage *bbolt.Bucket
+	jobs, keys, open, journal, jobJournal, blobs, projects, manifests *bbolt.Bucket
+	pins, closed, usage, order, indexed, principals                   *bbolt.Bucket
 
 	jobSeq uint64
 	chain  chainHead
 	fresh  map[string]*snapshot // jobs written in this batch
+	marks  marks
 }
 
 func (s *Store) begin() (*batch, error) {
@@ -311,10 +313,12 @@ func newBatch(tx *bbolt.Tx, now time.Time) *batch {
 		bucketJobs: &b.jobs, bucketKeys: &b.keys, bucketOpen: &b.open, bucketJournal: &b.journal,
 		bucketJobJournal: &b.jobJournal, bucketBlobs: &b.blobs, bucketProjects: &b.projects, bucketManifests: &b.manifests,
 		bucketPins: &b.pins, bucketClosed: &b.closed, bucketUsage: &b.usage,
+		bucketOrder: &b.order, bucketIndex: &b.indexed, bucketPrincipals: &b.principals,
 	} {
 		*bucket = tx.Bucket([]byte(name))
 	}
-	b.journal.FillPercent = fillAppended
+	b.journal.FillPercent, b.order.FillPercent = fillAppended, fillAppended
+	b.marks = newMarks(b.jobs)
 	return b
 }
 
@@ -322,6 +326,7 @@ func newBatch(tx *bbolt.Tx, now time.Time) *batch {
 func (b *batch) finish() error {
 	meta := b.tx.Bucket([]byte(bucketMeta))
 	return errors.Join(
+		b.flush(),
 		meta.Put([]byte(metaJobSeq), encodeU64(b.jobSeq)),
 		meta.Put([]byte(metaJournalHead), b.chain.encode()),
 	)
@@ -346,6 +351,9 @@ func (b *batch) snapshot(id string) (*snapshot, error) {
 
 // standing is what the store keeps of a job beside its record.
 type standing struct {
+	seq                  uint64
+	submitted            int64 // in milliseconds since 1970
+	values               []value
 	principal, tool, run string
 	state                jobs.State // empty: there is no job yet
 	ended                time.Time
@@ -355,6 +363,7 @@ type standing struct {
 
 func standingOf(j *jobs.Job) standing {
 	return standing{
+		seq: j.Seq, submitted: j.SubmittedAt.UnixMilli(), values: valuesOf(j),
 		principal: j.Principal, tool: j.Tool.Name, run: j.Call.Context.RunID,
 		state: j.State, ended: j.EndedAt, usage: j.Usage, uploads: uploadsOf(j),
 	}
@@ -362,24 +371,33 @@ func standingOf(j *jobs.Job) standing {
 
 // putJob stores a job's record and keeps exact what the store has beside it.
 func (b *batch) putJob(snap *snapshot, was, now standing) error {
-	id := []byte(snap.id)
-	if err := b.jobs.Put(id, snap.raw); err != nil {
+	if err := b.jobs.Put([]byte(snap.id), snap.raw); err != nil {
 		return err
 	}
 	b.fresh[snap.id] = snap
-	if err := b.pin(snap.id, was.uploads, now.uploads); err != nil {
+	return b.putBeside(snap.id, was, now)
+}
+
+func (b *batch) putBeside(id string, was, now standing) error {
+	if err := b.pin(id, was.uploads, now.uploads); err != nil {
 		return err
 	}
+	if was.state == "" {
+		if err := b.index(id, now); err != nil {
+			return err
+		}
+	}
 	if !now.state.Terminal() {
-		return b.open.Put(id, []byte(now.state))
+		return b.open.Put([]byte(id), openValue(now.seq, now.state))
 	}
 	if was.state.Terminal() {
 		return nil
 	}
+	b.mark(now.seq, valueOf(ofState, string(now.state)))
 	if err := b.addUsage(now); err != nil {
 		return err
 	}
-	return b.open.Delete(id)
+	return b.open.Delete([]byte(id))
 }
 
 // sealed is an entry that is ready to be the next one of the journal.

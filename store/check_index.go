@@ -1,0 +1,122 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// indexCheck compares the index with the jobs: each job is where its record says
+// it must be, and there is nothing else.
+type indexCheck struct {
+	*checker
+	order, indexed, principals *bbolt.Bucket
+	sets                       map[string]*set // the last ones used
+	members                    int             // that jobs must have in all sets together
+}
+
+// maxSetsKept bounds the memory of an indexCheck. Jobs come in nearly the order of
+// their chunks, so few sets are read twice.
+const maxSetsKept = 20_000
+
+func newIndexCheck(c *checker, tx *bbolt.Tx) *indexCheck {
+	return &indexCheck{
+		checker: c, sets: map[string]*set{},
+		order: tx.Bucket([]byte(bucketOrder)), indexed: tx.Bucket([]byte(bucketIndex)), principals: tx.Bucket([]byte(bucketPrincipals)),
+	}
+}
+
+// job checks all that the index has of a job.
+func (c *indexCheck) job(j *jobs.Job) {
+	stands := standingOf(j)
+	at, id, ok := decodeOrder(c.order.Get(encodeU64(j.Seq)))
+	if !ok || at != stands.submitted || string(id) != j.ID {
+		c.problemf("job %s is not in order at its seq %d", j.ID, j.Seq)
+	}
+	if j.Principal != "" && !has(c.principals, []byte(j.Principal)) {
+		c.problemf("job %s: its principal is not listed", j.ID)
+	}
+	sum, ok := decodeSummary(c.indexed.Get(summaryKey(chunkOf(j.Seq))))
+	if ok && (stands.submitted < sum.first || stands.submitted > sum.last || j.ID < sum.lowest || j.ID > sum.top) {
+		c.problemf("job %s lies outside what its chunk %d of the index says", j.ID, chunkOf(j.Seq))
+	}
+	if j.State.Terminal() {
+		stands.values = append(stands.values, valueOf(ofState, string(j.State)))
+	}
+	for _, v := range stands.values {
+		c.members++
+		if s := c.set(indexKey(chunkOf(j.Seq), v)); s == nil || !s.has(offsetOf(j.Seq)) {
+			c.problemf("job %s is not indexed by its value %x", j.ID, v)
+		}
+	}
+}
+
+// set returns a set of the index; one that cannot be read is told of in whole.
+func (c *indexCheck) set(key []byte) *set {
+	s, known := c.sets[string(key)]
+	if known {
+		return s
+	}
+	if raw := c.indexed.Get(key); raw != nil {
+		if decoded, err := decodeSet(raw); err == nil {
+			s = decoded
+		} else {
+			s = all()
+		}
+	}
+	if len(c.sets) >= maxSetsKept {
+		clear(c.sets)
+	}
+	c.sets[string(key)] = s
+	return s
+}
+
+// whole looks for what no job explains. What damaged records would explain is not
+// known, so with one of them only what cannot be read is told.
+func (c *indexCheck) whole(damaged int) {
+	members := 0
+	_ = c.indexed.ForEach(func(k, raw []byte) error {
+		n, err := entrySize(k, raw)
+		if err != nil {
+			c.problemf("the index is damaged at %x: %v", k, err)
+		}
+		members += n
+		return nil
+	})
+	if members > c.members && damaged == 0 {
+		c.problemf("the index has %d entries that no job explains", members-c.members)
+	}
+	_ = c.order.ForEach(func(k, raw []byte) error {
+		_, id, ok := decodeOrder(raw)
+		job, exists := c.jobs[string(id)]
+		if len(k) != 8 || !ok || !exists || !job.damaged && job.seq != decodeU64(k) {
+			c.problemf("order names job %q at %x, which is not there", id, k)
+		}
+		return nil
+	})
+}
+
+// entrySize returns how many jobs an entry of the index names.
+func entrySize(key, raw []byte) (int, error) {
+	if len(key) < 5 {
+		return 0, errors.New("its key is too short")
+	}
+	switch kind := key[4]; {
+	case kind == ofChunk && len(key) == 5:
+		if _, ok := decodeSummary(raw); !ok {
+			return 0, fmt.Errorf("chunk %d has no summary that can be read", binary.BigEndian.Uint32(key))
+		}
+		return 0, nil
+	case kind == ofChunk || kind > ofLabel || len(key) != 4+len(value{}):
+		return 0, errors.New("its key is of no attribute")
+	}
+	s, err := decodeSet(raw)
+	if err != nil {
+		return 0, err
+	}
+	return s.size(), nil
+}

@@ -1,0 +1,178 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/store/storetest"
+)
+
+// G13: whatever lies where the store keeps something beside the jobs' records, a list
+// is complete, a sum leaves out one row, and no write of anybody else is stopped.
+func TestForeignBytesBesideTheRecords(t *testing.T) {
+	t.Parallel()
+	for name, foreign := range map[string][]byte{"empty": {}, "zero": {0}, "text": []byte("not that, I think"), "long": bytes.Repeat([]byte{0xA5}, 700), "JSON": []byte(`{"kind":3,"completed":-1}`)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testForeignBytes(t, foreign)
+		})
+	}
+}
+
+func testForeignBytes(t *testing.T, foreign []byte) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	s := openAt(t, path)
+	fill(t, s)
+	spoiled := 0
+	edit(t, s, func(tx *bbolt.Tx) error {
+		var errs []error
+		for _, name := range []string{bucketIndex, bucketOpen, bucketUsage, bucketClosed, bucketBlobs} {
+			b := tx.Bucket([]byte(name))
+			var keys [][]byte
+			errs = append(errs, b.ForEach(func(k, _ []byte) error { keys = append(keys, bytes.Clone(k)); return nil }))
+			for _, k := range keys {
+				spoiled++
+				errs = append(errs, b.Put(k, foreign))
+			}
+		}
+		errs = append(errs,
+			tx.Bucket([]byte(bucketMeta)).Put([]byte(metaHostMode), foreign),
+			tx.Bucket([]byte(bucketPins)).Put(append([]byte("x"), foreign...), nil),
+		)
+		return errors.Join(errs...)
+	})
+	for _, test := range []struct {
+		q    jobs.Query
+		want []string
+	}{
+		{jobs.Query{RunID: "run-1"}, []string{storetest.JobID(1)}},
+		{jobs.Query{Principal: "orchestrator", States: []jobs.State{jobs.StateQueued}}, []string{storetest.JobID(3), storetest.JobID(2), storetest.JobID(1)}},
+		{jobs.Query{States: []jobs.State{jobs.StateCancelled}, Since: storetest.Time()}, []string{storetest.JobID(0)}},
+		{jobs.Query{Labels: map[string]string{"batch": "2"}, ToolCall: "call-2"}, []string{storetest.JobID(2)}},
+		{jobs.Query{Until: storetest.Time()}, nil},
+	} {
+		for test.q.Limit = range 3 {
+			var got []string
+			for next := ""; ; {
+				test.q.After = next
+				page, err := s.List(t.Context(), test.q)
+				if err != nil || len(page.Damaged) > 0 {
+					t.Fatal(page.Damaged, err)
+				}
+				for _, j := range page.Jobs {
+					got = append(got, j.ID)
+				}
+				if next = page.Next; next == "" {
+					break
+				}
+			}
+			if !slices.Equal(test.want, got) {
+				t.Errorf("%+v lists %v, want %v", test.q, got, test.want)
+			}
+		}
+	}
+
+	by := jobs.UsageQuery{By: jobs.UsageByRun}
+	if sum, err := s.SumUsage(t.Context(), by); err != nil || len(sum.Rows) != 0 {
+		t.Errorf("a sum of foreign bytes: %+v, %v", sum, err)
+	}
+	again := storetest.NewJob(10) // of the same run as the job whose row is spoiled
+	if _, err := s.Submit(t.Context(), storetest.Submission(again)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // ends one job, and then changes it once more
+		_, err := s.Update(t.Context(), again.ID, func(j *jobs.Job) (jobs.Note, error) {
+			if j.State.Terminal() {
+				return jobs.Note{}, nil
+			}
+			return storetest.Cancel(j)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sum, err := s.SumUsage(t.Context(), by); err != nil || len(sum.Rows) != 1 || sum.Rows[0].Cancelled != 1 || sum.Rows[0].Name != "run-0" {
+		t.Errorf("the row behind the foreign one: %+v, %v", sum, err)
+	}
+
+	closed := storetest.NewJob(11)
+	closed.Call.Context.RunID = "run-x"
+	_, err := s.Submit(t.Context(), storetest.Submission(closed))
+	wantCode(t, err, jobs.CodeRecordDamaged)
+	if _, err := s.CloseRuns(t.Context(), jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"run-x", "run-y"}}); err != nil {
+		t.Error(err)
+	}
+	_, err = s.Mode(t.Context())
+	wantCode(t, err, jobs.CodeRecordDamaged)
+	if err := s.SetMode(t.Context(), jobs.HostMode{Mode: jobs.ModeOpen}); err != nil {
+		t.Error(err)
+	}
+	if m, err := s.Mode(t.Context()); err != nil || m.Mode != jobs.ModeOpen {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if gone, err := s.CollectBlobs(t.Context(), storetest.Time().AddDate(100, 0, 0), 0); err != nil || len(gone) != 0 {
+		t.Errorf("collected %+v, %v", gone, err)
+	}
+	reads := storetest.NewJob(12)
+	reads.Inputs = []jobs.InputFile{{Reference: "sha256:" + strings.Repeat("ab", 32)}}
+	_, err = s.Submit(t.Context(), storetest.Submission(reads))
+	wantCode(t, err, jobs.CodeRecordDamaged)
+	if _, err := s.Update(t.Context(), storetest.JobID(3), storetest.Cancel); err != nil {
+		t.Errorf("the end of a job that reads a file whose record is foreign: %v", err)
+	}
+	_ = s.Close()
+	if problems, err := Check(path); err != nil || len(problems) < spoiled/2 {
+		t.Errorf("Check tells %d problems after %d things were spoiled: %q, %v", len(problems), spoiled, problems, err)
+	}
+}
+
+// Foreign bytes are refused or mean exactly what would be written for them.
+func FuzzBesideTheRecords(f *testing.F) {
+	one, many := new(set), new(set)
+	one.add(7)
+	for i := range uint16(chunkJobs - 1) {
+		many.add(i)
+	}
+	f.Add(one.encode(), []byte{})
+	f.Add(many.encode(), []byte{})
+	f.Add(summary{first: 1, last: 2, lowest: "a", top: "b"}.encode(), []byte{})
+	f.Add(encodeOrder(3, "id"), pinKey("digest", "id"))
+	f.Add(openValue(4, jobs.StateQueued), []byte("k"))
+	row, err := encodeRecord(usageRow{Principal: "p", Tool: "t", Completed: 1, Usage: jobs.Usage{Running: time.Second}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(row, usageKey(hour(storetest.Time()), "p", "t", ""))
+	f.Fuzz(func(t *testing.T, raw, key []byte) {
+		if s, err := decodeSet(raw); err == nil && !bytes.Equal(s.encode(), raw) {
+			t.Errorf("the set %x is written as %x", raw, s.encode())
+		}
+		if s, ok := decodeSummary(raw); ok && !bytes.Equal(s.encode(), raw) {
+			t.Errorf("the summary %x is written as %x", raw, s.encode())
+		}
+		if at, id, ok := decodeOrder(raw); ok && !bytes.Equal(encodeOrder(at, string(id)), raw) {
+			t.Errorf("the place %x is written as %x", raw, encodeOrder(at, string(id)))
+		}
+		if seq, state, ok := splitOpenValue(raw); ok && !bytes.Equal(openValue(seq, state), raw) {
+			t.Errorf("%x is written as %x", raw, openValue(seq, state))
+		}
+		if digest, id, ok := splitPinKey(key); ok && !bytes.Equal(pinKey(digest, id), key) {
+			t.Errorf("the pin %x is written as %x", key, pinKey(digest, id))
+		}
+		if row, err := decodeUsage(key, raw); err == nil && row.problem() != "" {
+			t.Errorf("the row %s is taken: %s", raw, row.problem())
+		}
+		if m, err := decodeMode(raw); err == nil && !slices.Contains(jobs.Modes(), m.Mode) {
+			t.Errorf("the mode %q is taken", m.Mode)
+		}
+		_, _ = entrySize(key, raw)
+	})
+}

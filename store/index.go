@@ -1,0 +1,359 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// The index says which jobs have a value. It is cut by the jobs' Seq into chunks,
+// and within a chunk the jobs that share a value are one set of small numbers. So a
+// write touches pages of the newest chunks only, however large the store has become;
+// a whole chunk of a list is decided by combining a few sets; and a million jobs are
+// a few hundred chunks, each passed over by one look when a value is not in it.
+//
+// It only ever proposes: a job is shown when its record matches. A set that cannot be
+// read counts as the set of all, so that damage costs time and hides nothing.
+const chunkJobs = 1 << 12
+
+// place in a chunk of a job's Seq.
+func chunkOf(seq uint64) uint32  { return uint32(seq / chunkJobs) }
+func offsetOf(seq uint64) uint16 { return uint16(seq % chunkJobs) }
+
+// The first byte behind the chunk in a key of the index: what the value is of. They
+// never change their meaning.
+const (
+	ofChunk byte = iota // the summary of the chunk
+	ofState             // only the terminal ones; the others are in bucket open
+	ofPrincipal
+	ofTool
+	ofRun
+	ofParentRun
+	ofThread
+	ofContext
+	ofToolCall
+	ofParentCall
+	ofLabel
+)
+
+// value is one value of one attribute: its kind and the start of its digest.
+type value [1 + 8]byte
+
+func valueOf(kind byte, texts ...string) (v value) {
+	text := make([]byte, 0, 128)
+	text = append(text, kind)
+	for _, t := range texts {
+		text = appendSized(text, t)
+	}
+	sum := sha256.Sum256(text)
+	v[0] = kind
+	copy(v[1:], sum[:])
+	return v
+}
+
+func indexKey(chunk uint32, v value) []byte {
+	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(v)), chunk), v[:]...)
+}
+
+func summaryKey(chunk uint32) []byte {
+	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 5), chunk), ofChunk)
+}
+
+// valuesOf returns what a job is found by and what never changes, sorted. What is
+// empty is not indexed.
+func valuesOf(j *jobs.Job) (values []value) {
+	c := &j.Call.Context
+	for _, a := range [...]struct {
+		kind byte
+		text string
+	}{
+		{ofPrincipal, j.Principal},
+		{ofTool, j.Tool.Name},
+		{ofRun, c.RunID},
+		{ofParentRun, c.ParentRunID},
+		{ofThread, c.ThreadID},
+		{ofContext, c.ContextID},
+		{ofToolCall, c.ToolCallID},
+		{ofParentCall, c.ParentCallID},
+	} {
+		if a.text != "" {
+			values = append(values, valueOf(a.kind, a.text))
+		}
+	}
+	labels := len(values)
+	for name, text := range c.Labels {
+		values = append(values, valueOf(ofLabel, name, text))
+	}
+	slices.SortFunc(values[labels:], func(a, b value) int { return bytes.Compare(a[:], b[:]) })
+	return values
+}
+
+// filters returns the values that every job has that matches a query, but for its
+// state and key.
+func filters(q jobs.Query) []value {
+	return valuesOf(&jobs.Job{
+		Principal: q.Principal, Tool: jobs.ToolRef{Name: q.Tool},
+		Call: jobs.Call{Context: jobs.CallContext{
+			RunID: q.RunID, ParentRunID: q.ParentRunID, ThreadID: q.ThreadID, ContextID: q.ContextID,
+			ToolCallID: q.ToolCall, ParentCallID: q.ParentCall, Labels: q.Labels,
+		}},
+	})
+}
+
+// set is a set of the jobs of one chunk, by their offsets.
+type set [chunkJobs / 64]uint64
+
+func (s *set) add(offset uint16)      { s[offset/64] |= 1 << (offset % 64) }
+func (s *set) has(offset uint16) bool { return s[offset/64]>>(offset%64)&1 == 1 }
+
+// and keeps what o has too and reports whether anything is left.
+func (s *set) and(o *set) (left bool) {
+	var rest uint64
+	for i := range s {
+		s[i] &= o[i]
+		rest |= s[i]
+	}
+	return rest != 0
+}
+
+func (s *set) or(o *set) {
+	for i := range s {
+		s[i] |= o[i]
+	}
+}
+
+// offsets returns the members, ascending.
+func (s *set) offsets() (list []uint16) {
+	for i, word := range s {
+		for ; word != 0; word &= word - 1 {
+			list = append(list, uint16(i*64+bits.TrailingZeros64(word)))
+		}
+	}
+	return list
+}
+
+func (s *set) size() (n int) {
+	for _, word := range s {
+		n += bits.OnesCount64(word)
+	}
+	return n
+}
+
+// all is the set of every job of a chunk.
+func all() *set {
+	s := new(set)
+	for i := range s {
+		s[i] = ^uint64(0)
+	}
+	return s
+}
+
+// A set is stored as its members, two bytes each, while that is shorter than one bit
+// for each job of the chunk.
+const (
+	setBytes = chunkJobs / 8
+	maxList  = setBytes/2 - 1
+)
+
+func (s *set) encode() []byte {
+	if n := s.size(); n <= maxList {
+		out := make([]byte, 0, 2*n)
+		for _, offset := range s.offsets() {
+			out = binary.BigEndian.AppendUint16(out, offset)
+		}
+		return out
+	}
+	out := make([]byte, 0, setBytes)
+	for _, word := range s {
+		out = binary.BigEndian.AppendUint64(out, word)
+	}
+	return out
+}
+
+var errSet = errors.New("it is no set of jobs")
+
+func decodeSet(raw []byte) (*set, error) {
+	s := new(set)
+	switch {
+	case len(raw) == setBytes:
+		for i := range s {
+			s[i] = binary.BigEndian.Uint64(raw[8*i:])
+		}
+		if s.size() <= maxList {
+			return nil, errSet
+		}
+		return s, nil
+	case len(raw) == 0, len(raw) > setBytes, len(raw)%2 != 0:
+		return nil, errSet
+	}
+	last := -1
+	for ; len(raw) > 0; raw = raw[2:] {
+		offset := binary.BigEndian.Uint16(raw)
+		if int(offset) <= last || offset >= chunkJobs {
+			return nil, errSet
+		}
+		last = int(offset)
+		s.add(offset)
+	}
+	return s, nil
+}
+
+// summary bounds the jobs of a chunk: a list passes over a chunk that cannot have
+// what it wants.
+type summary struct {
+	first, last int64  // times of acceptance, in milliseconds since 1970
+	lowest      string // id
+	top         string // the highest id of this chunk and all before it
+}
+
+// with returns a summary that holds for one more job.
+func (s summary) with(at int64, id string) summary {
+	if s.lowest == "" {
+		s.first, s.last, s.lowest = at, at, id
+	}
+	return summary{first: min(s.first, at), last: max(s.last, at), lowest: min(s.lowest, id), top: max(s.top, id)}
+}
+
+func (s summary) encode() []byte {
+	out := binary.BigEndian.AppendUint64(nil, uint64(s.first))
+	out = binary.BigEndian.AppendUint64(out, uint64(s.last))
+	out = append(out, s.lowest...)
+	return append(append(out, 0), s.top...)
+}
+
+func decodeSummary(raw []byte) (s summary, ok bool) {
+	if len(raw) < 16 {
+		return s, false
+	}
+	s.first, s.last = int64(binary.BigEndian.Uint64(raw)), int64(binary.BigEndian.Uint64(raw[8:]))
+	lowest, top, found := bytes.Cut(raw[16:], []byte{0})
+	s.lowest, s.top = string(lowest), string(top)
+	return s, found && s.first <= s.last && s.lowest != "" && s.lowest <= s.top
+}
+
+// A value of bucket order is the time of acceptance and the id.
+func encodeOrder(at int64, id string) []byte {
+	return append(binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(id)), uint64(at)), id...)
+}
+
+func decodeOrder(raw []byte) (at int64, id []byte, ok bool) {
+	if len(raw) <= 8 {
+		return 0, nil, false
+	}
+	return int64(binary.BigEndian.Uint64(raw)), raw[8:], true
+}
+
+// marks collects what a batch adds to the index, so that each set is written once
+// however many jobs of the batch are in it.
+type marks struct {
+	sets      map[string][]uint16 // by key
+	summaries map[uint32]summary
+	top       string // the highest id of all jobs
+}
+
+func newMarks(records *bbolt.Bucket) marks {
+	top, _ := records.Cursor().Last()
+	return marks{sets: map[string][]uint16{}, summaries: map[uint32]summary{}, top: string(top)}
+}
+
+// index makes a new job known to the index.
+func (b *batch) index(id string, j standing) error {
+	if err := b.order.Put(encodeU64(j.seq), encodeOrder(j.submitted, id)); err != nil {
+		return err
+	}
+	if j.principal != "" && !has(b.principals, []byte(j.principal)) {
+		if err := b.principals.Put([]byte(j.principal), nil); err != nil {
+			return err
+		}
+	}
+	for _, v := range j.values {
+		b.mark(j.seq, v)
+	}
+	chunk := chunkOf(j.seq)
+	sum, known := b.marks.summaries[chunk]
+	if raw := b.indexed.Get(summaryKey(chunk)); !known && raw != nil {
+		if sum, known = decodeSummary(raw); !known {
+			return nil // it stays as it is, and passes nothing over
+		}
+	} else if !known {
+		sum = summary{top: b.marks.top}
+	}
+	b.marks.top = max(b.marks.top, id)
+	b.marks.summaries[chunk] = sum.with(j.submitted, id)
+	return nil
+}
+
+func (b *batch) mark(seq uint64, v value) {
+	key := string(indexKey(chunkOf(seq), v))
+	b.marks.sets[key] = append(b.marks.sets[key], offsetOf(seq))
+}
+
+// flush writes what was collected.
+func (b *batch) flush() error {
+	for _, key := range slices.Sorted(maps.Keys(b.marks.sets)) {
+		s := new(set)
+		if raw := b.indexed.Get([]byte(key)); raw != nil {
+			old, err := decodeSet(raw)
+			if err != nil {
+				continue // it counts as the set of all, which has them
+			}
+			s = old
+		}
+		for _, offset := range b.marks.sets[key] {
+			s.add(offset)
+		}
+		if err := b.indexed.Put([]byte(key), s.encode()); err != nil {
+			return err
+		}
+	}
+	clear(b.marks.sets)
+	for chunk, sum := range b.marks.summaries {
+		if err := b.indexed.Put(summaryKey(chunk), sum.encode()); err != nil {
+			return err
+		}
+	}
+	clear(b.marks.summaries)
+	return nil
+}
+
+// openValue is what bucket open keeps of a job.
+func openValue(seq uint64, state jobs.State) []byte { return append(encodeU64(seq), state...) }
+
+func splitOpenValue(raw []byte) (seq uint64, state jobs.State, ok bool) {
+	if len(raw) <= 8 {
+		return 0, "", false
+	}
+	state = jobs.State(raw[8:])
+	return binary.BigEndian.Uint64(raw), state, slices.Contains(jobs.States(), state) && !state.Terminal()
+}
+
+// newest keeps the highest n ids that it is given, highest first.
+type newest struct {
+	n   int
+	ids []string
+}
+
+func (k *newest) add(id []byte) {
+	if k.full() && string(id) <= k.ids[k.n-1] {
+		return
+	}
+	at, there := slices.BinarySearchFunc(k.ids, id, func(have string, id []byte) int { return cmp.Compare(string(id), have) })
+	if there {
+		return
+	}
+	k.ids = slices.Insert(k.ids, at, string(id))
+	if len(k.ids) > k.n {
+		k.ids = k.ids[:k.n]
+	}
+}
+
+func (k *newest) full() bool { return len(k.ids) >= k.n }

@@ -1,0 +1,278 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"math"
+	"slices"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+// List implements jobs.Store. It reads what the index proposes, a page at a time, and
+// shows what matches; each page is read in one transaction, and nothing is decoded in
+// one.
+func (s *Store) List(ctx context.Context, q jobs.Query) (jobs.Page, error) {
+	if q.Limit < 0 || q.Limit > maxPage {
+		return jobs.Page{}, jobs.Errorf(jobs.CodeRequestInvalid, "a page has 1 to %d jobs, not %d", maxPage, q.Limit)
+	}
+	limit := cmp.Or(q.Limit, defaultPage)
+	l := newListing(q)
+	page := jobs.Page{Damaged: map[string]error{}}
+	below, last := q.After, ""
+	for size := 0; ; {
+		want := limit + 1 - size // one more than the page takes tells whether there is another
+		var records []*snapshot
+		err := s.view(ctx, func(tx *bbolt.Tx) error {
+			ids, err := l.next(tx, below, want)
+			bucket := tx.Bucket([]byte(bucketJobs))
+			for _, id := range ids {
+				records = append(records, s.keep(id, bucket.Get([]byte(id))))
+			}
+			return err
+		})
+		if err != nil {
+			return jobs.Page{}, err
+		}
+		for _, r := range records {
+			below = r.id
+			job, err := r.decoded()
+			if err == nil && !q.Matches(job) {
+				continue
+			}
+			if size++; size > limit {
+				page.Next = last
+				return page, nil
+			}
+			if last = r.id; err != nil {
+				page.Damaged[r.id] = err
+			} else {
+				page.Jobs = append(page.Jobs, job)
+			}
+		}
+		if len(records) < want {
+			return page, nil
+		}
+	}
+}
+
+// keep takes a record out of its transaction: the cache's snapshot if that is of the
+// same record, else a copy.
+func (s *Store) keep(id string, raw []byte) *snapshot {
+	if snap := s.cache.get(id); snap != nil && bytes.Equal(snap.raw, raw) {
+		return snap
+	}
+	return &snapshot{id: id, raw: bytes.Clone(raw)}
+}
+
+// listing is a query as the index understands it.
+type listing struct {
+	q            jobs.Query
+	values       []value // that every job must have
+	byState      bool
+	open         []jobs.State // wanted ones that are not terminal
+	ended        []value      // wanted ones that are
+	since, until int64        // bounds of acceptance, in milliseconds, both included
+}
+
+func newListing(q jobs.Query) *listing {
+	l := &listing{q: q, values: filters(q), since: math.MinInt64, until: math.MaxInt64}
+	for _, state := range q.States {
+		if state.Terminal() {
+			l.ended = append(l.ended, valueOf(ofState, string(state)))
+		} else {
+			l.open = append(l.open, state)
+		}
+	}
+	l.byState = len(q.States) > 0
+	if !q.Since.IsZero() {
+		l.since = q.Since.UnixMilli()
+	}
+	if !q.Until.IsZero() {
+		l.until = q.Until.UnixMilli()
+	}
+	return l
+}
+
+// next returns the ids of up to n jobs that may match and lie below an id, newest
+// first; fewer if there are no more.
+func (l *listing) next(tx *bbolt.Tx, below string, n int) ([]string, error) {
+	switch {
+	case l.q.Key != "":
+		return l.byKey(tx, below, n)
+	case len(l.values) > 0 || l.byState || !l.q.Since.IsZero() || !l.q.Until.IsZero():
+		return l.byIndex(tx, below, n), nil
+	}
+	var ids []string
+	c := tx.Bucket([]byte(bucketJobs)).Cursor()
+	for k := before(c, below); k != nil && len(ids) < n; k, _ = c.Prev() {
+		ids = append(ids, string(k))
+	}
+	return ids, nil
+}
+
+// before places the cursor on the greatest key below id, or on the last key of all.
+func before(c *bbolt.Cursor, id string) []byte {
+	if id == "" {
+		k, _ := c.Last()
+		return k
+	}
+	if k, _ := c.Seek([]byte(id)); k == nil {
+		k, _ = c.Last()
+		return k
+	}
+	k, _ := c.Prev()
+	return k
+}
+
+// byKey looks a key up for the principal of the query, or for every one.
+func (l *listing) byKey(tx *bbolt.Tx, below string, n int) ([]string, error) {
+	found := newest{n: n}
+	keys := tx.Bucket([]byte(bucketKeys))
+	look := func(principal string) error {
+		raw := keys.Get(keyPlace(jobs.Key{Principal: principal, Text: l.q.Key}))
+		if raw == nil {
+			return nil
+		}
+		var record jobs.KeyRecord
+		if err := decodeInto("the record of a key", raw, &record); err != nil {
+			return err
+		}
+		if record.Kind == jobs.KeyJob && (below == "" || record.JobID < below) {
+			found.add([]byte(record.JobID))
+		}
+		return nil
+	}
+	if l.q.Principal != "" {
+		err := look(l.q.Principal)
+		return found.ids, err
+	}
+	err := tx.Bucket([]byte(bucketPrincipals)).ForEach(func(name, _ []byte) error { return look(string(name)) })
+	return found.ids, err
+}
+
+// byIndex goes through the chunks of the index, newest first.
+func (l *listing) byIndex(tx *bbolt.Tx, below string, n int) []string {
+	indexed, order := tx.Bucket([]byte(bucketIndex)), tx.Bucket([]byte(bucketOrder))
+	found := newest{n: n}
+	open := l.openSets(tx, below, &found)
+	last, _ := order.Cursor().Last()
+	for chunk := int64(chunkOf(decodeU64(last))); chunk >= 0; chunk-- {
+		chunk := uint32(chunk)
+		if sum, ok := decodeSummary(indexed.Get(summaryKey(chunk))); ok {
+			if found.full() && sum.top <= found.ids[n-1] {
+				break // here and in all chunks before it are only lower ids
+			}
+			if below != "" && sum.lowest >= below || sum.last < l.since || sum.first > l.until {
+				continue
+			}
+		}
+		if s, any := l.chunk(indexed, chunk, open[chunk]); any {
+			l.pick(order, chunk, s, below, &found)
+		}
+	}
+	return found.ids
+}
+
+// openSets returns the jobs in the wanted states that are not terminal, by chunk. A
+// job whose state and place are not said is found at once, so that its record decides.
+func (l *listing) openSets(tx *bbolt.Tx, below string, found *newest) map[uint32]*set {
+	sets := map[uint32]*set{}
+	if len(l.open) == 0 {
+		return sets
+	}
+	c := tx.Bucket([]byte(bucketOpen)).Cursor()
+	for k, raw := c.First(); k != nil; k, raw = c.Next() {
+		seq, state, ok := splitOpenValue(raw)
+		if !ok && (below == "" || string(k) < below) {
+			found.add(k)
+		}
+		if !ok || !slices.Contains(l.open, state) {
+			continue
+		}
+		s := sets[chunkOf(seq)]
+		if s == nil {
+			s = new(set)
+			sets[chunkOf(seq)] = s
+		}
+		s.add(offsetOf(seq))
+	}
+	return sets
+}
+
+// chunk returns the jobs of a chunk that may match, and whether there are any. open
+// is those of them in a wanted state that is not terminal.
+func (l *listing) chunk(indexed *bbolt.Bucket, chunk uint32, open *set) (*set, bool) {
+	result := all()
+	if l.byState {
+		*result = set{}
+		if open != nil {
+			result.or(open)
+		}
+		for _, state := range l.ended {
+			if s := lookUp(indexed, chunk, state); s != nil {
+				result.or(s)
+			}
+		}
+		if *result == (set{}) {
+			return nil, false
+		}
+	}
+	for _, v := range l.values {
+		s := lookUp(indexed, chunk, v)
+		if s == nil || !result.and(s) {
+			return nil, false
+		}
+	}
+	return result, true
+}
+
+// lookUp returns the jobs of a chunk that have a value, or nil.
+func lookUp(indexed *bbolt.Bucket, chunk uint32, v value) *set {
+	raw := indexed.Get(indexKey(chunk, v))
+	if raw == nil {
+		return nil
+	}
+	s, err := decodeSet(raw)
+	if err != nil {
+		return all()
+	}
+	return s
+}
+
+// pick finds the ids of a set's jobs, highest Seq first, so that most of those that
+// are too low for the page are told at a glance.
+func (l *listing) pick(order *bbolt.Bucket, chunk uint32, s *set, below string, found *newest) {
+	first := uint64(chunk) * chunkJobs
+	look := func(raw []byte) {
+		at, id, ok := decodeOrder(raw)
+		if ok && at >= l.since && at <= l.until && (below == "" || string(id) < below) {
+			found.add(id)
+		}
+	}
+	const few = chunkJobs / 32
+	if offsets := s.offsets(); len(offsets) <= few {
+		for _, offset := range slices.Backward(offsets) {
+			look(order.Get(encodeU64(first + uint64(offset))))
+		}
+		return
+	}
+	c := order.Cursor()
+	k, raw := c.Seek(encodeU64(first + chunkJobs))
+	if k == nil {
+		k, raw = c.Last()
+	}
+	for ; k != nil && decodeU64(k) >= first; k, raw = c.Prev() {
+		if seq := decodeU64(k); seq < first+chunkJobs && s.has(offsetOf(seq)) {
+			look(raw)
+		}
+	}
+}
