@@ -117,7 +117,9 @@ func (r *Root) LockKeys(p string) ([]string, error) {
 	}
 	var keys []string
 	if got, err := r.Stat(p); err == nil {
-		keys = append(keys, fmt.Sprintf("file:%x:%x", got.Device, got.Inode))
+		keys = append(keys, thingKey(got))
+	} else if got, ok := r.folderFacts(p); ok {
+		keys = append(keys, thingKey(got)) // by a symbolic link
 	}
 	rest := path.Base(p)
 	for at := path.Dir(p); ; at = path.Dir(at) {
@@ -136,6 +138,35 @@ func (r *Root) LockKeys(p string) ([]string, error) {
 		rest = path.Join(path.Base(at), rest)
 	}
 }
+
+// FolderLockKeys returns a key for each folder of the project that a path lies in and
+// that is there; it is one of those that [Root.LockKeys] has for the folder itself.
+func (r *Root) FolderLockKeys(p string) []string {
+	p, err := Clean(p)
+	if err != nil {
+		return nil
+	}
+	var keys []string
+	for at := path.Dir(p); at != "."; at = path.Dir(at) {
+		if got, ok := r.folderFacts(at); ok {
+			keys = append(keys, thingKey(got))
+		}
+	}
+	return keys
+}
+
+func (r *Root) folderFacts(p string) (Facts, bool) {
+	dir, err := r.folderAt(p)
+	if err != nil {
+		return Facts{}, false
+	}
+	defer dir.Close()
+	got, err := FactsOf(dir.f)
+	return got, err == nil
+}
+
+// thingKey is the lock key of what is there, under whatever name.
+func thingKey(f Facts) string { return fmt.Sprintf("file:%x:%x", f.Device, f.Inode) }
 
 // parent opens the folder that holds the last name of a cleaned path.
 func (r *Root) parent(p string) (folder, string, error) {

@@ -166,6 +166,17 @@ func TestLockKeys(t *testing.T) { // kinds B45 and B57
 	if _, err := root.LockKeys("../x"); !errors.Is(err, files.ErrPath) {
 		t.Error(err)
 	}
+	// Who is at work in a folder meets who uses the folder, by whatever name.
+	for _, pair := range [][2]string{{"real/out.mp4", "real"}, {"link/new", "real"}, {"real/deep/new", "link"}} {
+		folder, err := root.LockKeys(pair[1])
+		must(t, err)
+		if !slices.ContainsFunc(root.FolderLockKeys(pair[0]), func(k string) bool { return slices.Contains(folder, k) }) {
+			t.Errorf("%q has no key of the folder %q", pair[0], pair[1])
+		}
+	}
+	if keys := root.FolderLockKeys("new"); len(keys) != 0 {
+		t.Errorf("folders above a path with none: %q", keys)
+	}
 }
 
 func FuzzClean(f *testing.F) {

@@ -22,7 +22,7 @@ func (e *Engine) Approve(ctx context.Context, c Caller, id, bindingDigest, reaso
 		return nil, err
 	}
 	e.forget(id)
-	e.admit(job, e.slotOf(job))
+	e.admit(job)
 	return e.decorated(job), nil
 }
 

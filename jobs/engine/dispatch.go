@@ -8,11 +8,15 @@ import (
 // dispatch begins every job that the scheduler has given what it needs.
 func (e *Engine) dispatch() {
 	for {
-		id, ok := e.sched.take()
+		id, n, ok := e.sched.take()
 		if !ok {
 			return
 		}
-		e.attend(id, func() { e.runAttempt(id) })
+		e.attend(id, func() {
+			if len(n.paths) == 0 || e.sched.relock(id, e.claims(e.stopped, n)) {
+				e.runAttempt(id)
+			}
+		})
 	}
 }
 

@@ -3,8 +3,8 @@
 //
 //	submit.go    syntax → known key? → schema → business → policy → key + job in one write
 //	approve.go   a person's yes or no, and the binding it is about
-//	turn.go      what a job needs to start
-//	schedule.go  which queued job starts next, in which slot (slots.go)
+//	turn.go      what a job needs to start: a slot, and locks
+//	schedule.go  which queued job starts next: slots.go, share.go, locks.go
 //	dispatch.go  how it is begun, and its slot given back
 //	run.go       one attempt: stage → intent → keeper → tool → verify → publish → end
 //	stage.go     the inputs as the tool will read them, compared with what was approved

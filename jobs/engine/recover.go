@@ -11,11 +11,13 @@ import (
 // recoverAll looks at every job that an earlier engine left open, once, before
 // anything new is taken. A damaged record stops nothing else (promise G13).
 //
-//	awaiting approval, queued   wait on
+//	awaiting approval, queued   wait on, with the locks if they had them
 //	running, no intent stored   nothing was started: queued again
 //	running, plan stored        the plan is finished, not repeated
 //	running, intent stored      the keeper's records decide, under the lock
-//	unknown                     stays unknown
+//	unknown                     stays unknown, and keeps its locks
+//
+// Nothing new starts before all locks are where they were.
 func (e *Engine) recoverAll(ctx context.Context) error {
 	open, damaged, err := e.store.Open(ctx)
 	if err != nil {
@@ -29,9 +31,14 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 		e.observer.Found(job)
 		switch job.State {
 		case jobs.StateQueued, jobs.StateAwaitingApproval:
-			e.admit(job, e.slotOf(job))
+			if job.Call.Options.OnLock == jobs.OnLockRefuse {
+				e.sched.keep(e.turnOfStored(job))
+			}
+			e.admit(job)
 		case jobs.StateRunning:
 			e.takeUp(job)
+		case jobs.StateUnknown:
+			e.sched.keep(e.turnOfStored(job))
 		default:
 		}
 	}
@@ -41,7 +48,7 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 // takeUp goes on with a job that was running. It has its slot already, whatever
 // the limits are now.
 func (e *Engine) takeUp(job *jobs.Job) {
-	e.sched.occupy(turnOf(job, e.slotOf(job)))
+	e.sched.occupy(e.turnOfStored(job))
 	e.attend(job.ID, func() {
 		a, err := e.newAttempt(job.ID)
 		if err != nil {
@@ -70,7 +77,7 @@ func (e *Engine) tryAgain(id string, fault error) {
 		case job.State == jobs.StateRunning:
 			e.takeUp(job)
 		case job.State == jobs.StateQueued:
-			e.admit(job, e.slotOf(job))
+			e.admit(job)
 		}
 	})
 }

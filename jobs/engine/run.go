@@ -69,6 +69,7 @@ func (e *Engine) runAttempt(id string) {
 		return // cancelled or too late meanwhile
 	default:
 		// The store did not take it (a full disk, say), so the job still waits.
+		e.sched.rest(id)
 		e.at(e.now().Add(e.pause), id, func() { e.admitAgain(id) })
 		return
 	}

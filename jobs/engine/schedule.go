@@ -31,27 +31,8 @@ type scheduler struct {
 	named   map[string]int // the size of each class that has one of its own
 	other   int            // the size of any other class
 	turns   map[string]*turn
-	taken   []*turn // have a slot, and are still to be begun (see take)
-}
-
-// class is a kind of jobs that shares slots.
-type class struct {
-	size, used int
-	shares     map[string]*share // by principal
-	wanting    []*share          // those with jobs in the queue
-}
-
-// share is what one principal has used of a class, and what it wants.
-type share struct {
-	principal string
-	used      time.Duration // of slot time, up to at
-	at        time.Time
-	running   int
-	queue     []*turn // by rank
-
-	// When it last wanted a slot, and how far it was behind the others then.
-	left time.Time
-	owed time.Duration
+	locks   locks
+	taken   []*turn // have what they need, and are still to be begun (see take)
 }
 
 // turn is a job in the scheduler's eyes.
@@ -60,10 +41,19 @@ type turn struct {
 	principal string
 	class     string
 	rank      rank
+	needs     needs   // what its locks are worked out from
+	claims    []claim // its locks
+	refuse    bool    // it does not wait for locks: it has them from its acceptance on
+	key       string  // its idempotency key
 
+	state jobs.State // as the scheduler knows it
 	place place
 	again bool // queue it once its slot is given back
 	ended bool // forget it once its slot is given back
+
+	holds     bool          // it has its locks
+	passedFor *claim        // the one that it was passed over for last
+	deciding  chan struct{} // closed when it is known whether it is accepted; nil: it is
 }
 
 // rank orders the jobs of a principal: by the time of acceptance, in milliseconds,
@@ -84,20 +74,16 @@ type place int
 const (
 	atRest  place = iota // known, and not to be started now
 	inQueue              // waits for a slot
+	aside                // was passed over for a lock, and waits for that
 	inSlot               // has one
 )
 
 // priorityStep is what one step of priority is worth in waiting.
 const priorityStep = time.Minute
 
-// lookBack is how much slot time "of late" is. A principal that comes with new work is
-// at most so far behind the others: nobody pays for long for what it used while nobody
-// else wanted it. What it is owed, it is owed for so long.
-const lookBack = 10 * time.Minute
-
 // newScheduler makes a scheduler that starts nothing until it is opened.
 func newScheduler(sizes map[string]int, other int, now func() time.Time) *scheduler {
-	s := &scheduler{now: now, closed: true, classes: map[string]*class{}, turns: map[string]*turn{}}
+	s := &scheduler{now: now, closed: true, classes: map[string]*class{}, turns: map[string]*turn{}, locks: locks{}}
 	s.named, s.other = sizes, other
 	return s
 }
@@ -107,45 +93,166 @@ func newScheduler(sizes map[string]int, other int, now func() time.Time) *schedu
 func (s *scheduler) add(t turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.turns[t.id]
-	switch {
-	case old == nil:
-		s.turns[t.id] = &t
-		s.enqueue(&t)
-	case old.place == inSlot:
-		old.again = true
-	case old.place == atRest:
-		s.enqueue(old)
+	known := s.know(t)
+	switch known.place {
+	case inSlot:
+		known.again = true
+	case atRest:
+		s.giveUp(known)
+		if !known.holds {
+			known.claims = t.claims
+		}
+		s.enqueue(known)
+	case inQueue, aside:
 	}
 	s.settle()
 }
 
-// take returns the next job that has got what it needs to start.
-func (s *scheduler) take() (id string, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || len(s.taken) == 0 {
-		return "", false
-	}
-	t := s.taken[0]
-	s.taken = s.taken[1:]
-	return t.id, true
-}
-
-// occupy takes a slot for a job that already runs, even beyond the class's size.
-func (s *scheduler) occupy(t turn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// know returns the scheduler's own record of a job.
+func (s *scheduler) know(t turn) *turn {
 	known := s.turns[t.id]
 	if known == nil {
 		known = &t
 		s.turns[t.id] = known
 	}
+	return known
+}
+
+// giveUp takes the locks back from a job that waits for its turn, unless it is one
+// that keeps them.
+func (s *scheduler) giveUp(t *turn) {
+	if !t.refuse {
+		s.unlock(t)
+	}
+}
+
+// unlock takes from a job what it holds and has reserved. Who can have it now is
+// considered again.
+func (s *scheduler) unlock(t *turn) {
+	for _, freed := range s.locks.drop(t) {
+		s.enqueue(freed)
+	}
+}
+
+// take returns the next job that has got what it needs to start, and what its locks
+// were worked out from: the world may have changed since.
+func (s *scheduler) take() (id string, n needs, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.taken) == 0 {
+		return "", needs{}, false
+	}
+	t := s.taken[0]
+	s.taken = s.taken[1:]
+	return t.id, t.needs, true
+}
+
+// relock gives a job that is about to start the locks as they are worked out now. If
+// others have them, the job is queued again once its slot is given back.
+func (s *scheduler) relock(id string, claims []claim) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.turns[id]
+	if t == nil || t.ended || sameClaims(t.claims, claims) {
+		return true
+	}
+	s.unlock(t)
+	t.claims = claims
+	if _, by := s.locks.blocked(t); by == nil {
+		s.locks.seize(t)
+		s.settle()
+		return true
+	}
+	t.refuse, t.again = false, true
+	s.settle()
+	return false
+}
+
+// occupy takes slot and locks for a job that already runs, whatever others have.
+func (s *scheduler) occupy(t turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.know(t)
+	s.locks.seize(known)
 	s.run(known)
 }
 
+// keep takes the locks for a job that an earlier engine left with them, whatever
+// others have: an unknown one, or one that waits with its locks.
+func (s *scheduler) keep(t turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.locks.seize(s.know(t))
+}
+
+// hold takes the locks of a call that does not wait for them, before it is accepted.
+// What follows is accept or remove. If somebody has one of them, hold says so; if
+// that is another submission with the same key which is not decided yet, other is
+// closed when it is.
+func (s *scheduler) hold(t turn) (o obstacle, held bool, other <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, by := s.locks.blocked(&t); by != nil {
+		if by.deciding != nil && by.principal == t.principal && by.key == t.key {
+			return obstacle{}, false, by.deciding
+		}
+		return t.obstacle(c, by), false, nil
+	}
+	t.deciding = make(chan struct{})
+	s.locks.seize(s.know(t))
+	return obstacle{}, true, nil
+}
+
+// accept tells that a job which has its locks is accepted, with the rank that it has.
+func (s *scheduler) accept(id string, r rank) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.turns[id]; t != nil {
+		t.rank = r
+		t.decided()
+	}
+}
+
+func (t *turn) decided() {
+	if t.deciding != nil {
+		close(t.deciding)
+		t.deciding = nil
+	}
+}
+
+// obstacle says what would keep a job from its locks now.
+func (s *scheduler) obstacle(t turn) (obstacle, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, by := s.locks.blocked(&t)
+	if by == nil {
+		return obstacle{}, false
+	}
+	return t.obstacle(c, by), true
+}
+
+// lost tells that nobody knows how a job ended: it keeps its locks.
+func (s *scheduler) lost(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.turns[id]; t != nil {
+		t.state = jobs.StateUnknown
+	}
+}
+
+// rest tells that a job is queued again, and that add will say when it may start.
+func (s *scheduler) rest(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.turns[id]; t != nil {
+		t.state = jobs.StateQueued
+		s.giveUp(t)
+		s.settle()
+	}
+}
+
 // release gives a job's slot back. Unless it is to be queued again or has ended, it
-// rests.
+// rests, and keeps its locks.
 func (s *scheduler) release(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,6 +271,7 @@ func (s *scheduler) release(id string) {
 		delete(s.turns, id)
 	case t.again:
 		t.again = false
+		s.giveUp(t)
 		s.enqueue(t)
 	}
 	s.settle()
@@ -181,12 +289,14 @@ func (s *scheduler) remove(id string) {
 	switch t.place {
 	case inSlot:
 		t.again, t.ended = false, true
-		return
 	case inQueue:
 		s.dequeue(t)
-	case atRest:
+		delete(s.turns, id)
+	case aside, atRest:
+		delete(s.turns, id)
 	}
-	delete(s.turns, id)
+	s.unlock(t)
+	t.decided()
 	s.settle()
 }
 
@@ -243,6 +353,10 @@ func (s *scheduler) settle() {
 			return
 		}
 		s.dequeue(next)
+		if !s.locks.acquire(next) {
+			next.place = aside
+			continue
+		}
 		s.run(next)
 		s.taken = append(s.taken, next)
 	}
@@ -278,22 +392,13 @@ func (s *scheduler) class(name string) *class {
 	return c
 }
 
-func (c *class) share(principal string) *share {
-	sh := c.shares[principal]
-	if sh == nil {
-		sh = &share{principal: principal}
-		c.shares[principal] = sh
-	}
-	return sh
-}
-
 func (s *scheduler) run(t *turn) {
 	c := s.class(t.class)
 	c.used++
 	sh := c.share(t.principal)
 	sh.account(s.now())
 	sh.running++
-	t.place = inSlot
+	t.place, t.state = inSlot, jobs.StateRunning
 }
 
 func (s *scheduler) enqueue(t *turn) {
@@ -304,7 +409,7 @@ func (s *scheduler) enqueue(t *turn) {
 	}
 	i, _ := sh.find(t)
 	sh.queue = slices.Insert(sh.queue, i, t)
-	t.place = inQueue
+	t.place, t.state = inQueue, jobs.StateQueued
 }
 
 func (s *scheduler) dequeue(t *turn) {
@@ -317,57 +422,6 @@ func (s *scheduler) dequeue(t *turn) {
 		c.leave(sh, s.now())
 	}
 	t.place = atRest
-}
-
-// enter lets a principal that wants slots again in among those that do. If it has
-// used less it starts level with the least of them, since time not used is not saved
-// up; but one that was away only between two jobs keeps what it was owed.
-func (c *class) enter(sh *share, now time.Time) {
-	sh.account(now)
-	if now.Sub(sh.left) > lookBack {
-		sh.owed = 0
-	}
-	if least, ok := c.least(now); ok {
-		sh.used = min(max(sh.used, least-sh.owed), least+lookBack)
-	}
-	c.wanting = append(c.wanting, sh)
-}
-
-// leave takes a principal out that wants no more slots for now.
-func (c *class) leave(sh *share, now time.Time) {
-	i := slices.Index(c.wanting, sh)
-	c.wanting = slices.Delete(c.wanting, i, i+1)
-	sh.left, sh.owed = now, 0
-	if least, ok := c.least(now); ok {
-		sh.owed = min(max(least-sh.usage(now), 0), lookBack)
-	}
-}
-
-// least is the least that any principal has used of those that want more.
-func (c *class) least(now time.Time) (least time.Duration, ok bool) {
-	for i, sh := range c.wanting {
-		if used := sh.usage(now); i == 0 || used < least {
-			least = used
-		}
-	}
-	return least, len(c.wanting) > 0
-}
-
-// usage is the slot time used, with that of running jobs up to now.
-func (sh *share) usage(now time.Time) time.Duration {
-	return sh.used + time.Duration(sh.running)*max(now.Sub(sh.at), 0)
-}
-
-func (sh *share) account(now time.Time) { sh.used, sh.at = sh.usage(now), now }
-
-// before orders the principals that want slots.
-func (sh *share) before(o *share, now time.Time) bool {
-	return cmp.Or(cmp.Compare(sh.usage(now), o.usage(now)), sh.queue[0].rank.compare(o.queue[0].rank)) < 0
-}
-
-// find returns where a job is in the queue, or would be.
-func (sh *share) find(t *turn) (int, bool) {
-	return slices.BinarySearchFunc(sh.queue, t.rank, func(q *turn, r rank) int { return q.rank.compare(r) })
 }
 
 // waiting says what a job waits for, or nil for one that is not known.
@@ -388,38 +442,22 @@ func (s *scheduler) expected(t turn) *jobs.WaitingFor {
 }
 
 func (s *scheduler) reason(t *turn) *jobs.WaitingFor {
+	w := &jobs.WaitingFor{Kind: jobs.WaitSlot, Detail: t.class}
+	// Who waits for a slot may have to wait for a lock after that. It is told of at
+	// once if somebody has to do something about it.
+	if c, by := s.locks.blocked(t); by != nil && (t.place == aside || by.state == jobs.StateUnknown) {
+		o := t.obstacle(c, by)
+		w.Kind, w.Detail, w.JobID, w.JobState = jobs.WaitLock, o.name, o.jobID, o.state
+		w.Position = s.locks[c.key].ahead(t, c.mode) + 1
+	} else if c := s.classes[t.class]; c == nil || t.place == inSlot && !t.again {
+		w.Position = 1 // it has its slot already
+	} else {
+		w.Position = c.inLine(t, s.now())
+	}
 	if s.paused {
-		return &jobs.WaitingFor{Kind: jobs.WaitPaused, Position: s.position(t)}
+		w = &jobs.WaitingFor{Kind: jobs.WaitPaused, Position: w.Position}
 	}
-	return &jobs.WaitingFor{Kind: jobs.WaitSlot, Detail: t.class, Position: s.position(t)}
-}
-
-// position is a job's place among those that wait for a slot of its class, if the
-// principals that want one take turns in the order of what they have used: so many
-// jobs, itself included, start until it has. One that has its slot already is next.
-func (s *scheduler) position(t *turn) int {
-	c := s.classes[t.class]
-	if t.place == inSlot && !t.again || c == nil {
-		return 1
-	}
-	now := s.now()
-	mine := c.shares[t.principal]
-	if mine == nil {
-		mine = &share{}
-	}
-	i, _ := mine.find(t)
-	round := i + 1
-	position := round
-	for _, sh := range c.wanting {
-		switch {
-		case sh == mine:
-		case len(mine.queue) == 0 || sh.before(mine, now):
-			position += min(len(sh.queue), round)
-		default:
-			position += min(len(sh.queue), round-1)
-		}
-	}
-	return position
+	return w
 }
 
 // slots lists every class that has a size of its own or was ever used, by name.

