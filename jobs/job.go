@@ -89,8 +89,8 @@ const (
 // WaitingFor says what a job waits for.
 type WaitingFor struct {
 	Kind     WaitKind `json:"kind"`
-	Detail   string   `json:"detail,omitempty"`    // the slot class, or the path
-	JobID    string   `json:"job_id,omitempty"`    // the job that holds the lock
+	Detail   string   `json:"detail,omitempty"`    // the slot class; the path or the context
+	JobID    string   `json:"job_id,omitempty"`    // the job that holds the lock or has it next; empty for another principal's
 	JobState State    `json:"job_state,omitempty"` // of the holder: while it is unknown, only a resolution ends the wait
 	Position int      `json:"position,omitempty"`  // 1 is next
 }

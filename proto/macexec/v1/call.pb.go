@@ -250,16 +250,17 @@ func (DecisionEffect) EnumDescriptor() ([]byte, []int) {
 	return file_macexec_v1_call_proto_rawDescGZIP(), []int{3}
 }
 
-// Options are a call's wishes. Only replace is part of its fingerprint. This
-// version does not take on_lock, serial_context, priority and supersedes yet: a
-// call that sets one of them is refused (REQUEST_INVALID).
+// Options are a call's wishes. Only replace is part of its fingerprint.
 type Options struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An existing destination may be replaced, if the policy agrees.
 	Replace bool `protobuf:"varint,1,opt,name=replace,proto3" json:"replace,omitempty"`
-	// What to do when another job stands in the way.
+	// What to do when another job uses a path or context that the call needs. Unset:
+	// wait. With refuse the job has its locks from its acceptance on, or the call is
+	// refused (LOCK_HELD) and its key stays free.
 	OnLock OnLock `protobuf:"varint,2,opt,name=on_lock,json=onLock,proto3,enum=macexec.v1.OnLock" json:"on_lock,omitempty"`
-	// At most one job of the call's context_id is in flight at a time.
+	// Of the jobs of the call's context_id that ask for this, one is in flight at a
+	// time. Without a context_id: REQUEST_INVALID.
 	SerialContext bool `protobuf:"varint,3,opt,name=serial_context,json=serialContext,proto3" json:"serial_context,omitempty"`
 	// Among the jobs of one principal, higher starts earlier: -10 to 10, 0 is normal.
 	// Each step is worth one minute of waiting.

@@ -1231,11 +1231,11 @@ type WaitingFor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What kind of thing.
 	Kind WaitKind `protobuf:"varint,1,opt,name=kind,proto3,enum=macexec.v1.WaitKind" json:"kind,omitempty"`
-	// The slot class, or the path.
+	// The slot class; the path or the context, as the call names it.
 	Detail string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
-	// The job that holds the lock.
+	// The job that holds the lock, or has it next; empty for another principal's.
 	JobId string `protobuf:"bytes,3,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	// The place in the queue: 1 is next, 0 is not known.
+	// The place among those that wait for the same: 1 is next, 0 is not known.
 	Position int32 `protobuf:"varint,4,opt,name=position,proto3" json:"position,omitempty"`
 	// The state of the job that holds the lock. While it is unknown the lock stays
 	// until somebody resolves that job.

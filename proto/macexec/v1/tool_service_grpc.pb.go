@@ -38,7 +38,8 @@ type ToolServiceClient interface {
 	// CheckCall gives the verdicts and the decision that SubmitJob would give now,
 	// and says what would run and be published. It runs nothing, stores nothing
 	// under a key, and promises nothing about later. A bad verdict or a denial is
-	// data in the answer, not an error. Errors: TOOL_NOT_FOUND.
+	// data in the answer, not an error. Errors: TOOL_NOT_FOUND, LOCK_HELD (only with
+	// on_lock refuse; a call that would have to wait is told so in a warning).
 	CheckCall(ctx context.Context, in *CheckCallRequest, opts ...grpc.CallOption) (*CheckCallResponse, error)
 }
 
@@ -94,7 +95,8 @@ type ToolServiceServer interface {
 	// CheckCall gives the verdicts and the decision that SubmitJob would give now,
 	// and says what would run and be published. It runs nothing, stores nothing
 	// under a key, and promises nothing about later. A bad verdict or a denial is
-	// data in the answer, not an error. Errors: TOOL_NOT_FOUND.
+	// data in the answer, not an error. Errors: TOOL_NOT_FOUND, LOCK_HELD (only with
+	// on_lock refuse; a call that would have to wait is told so in a warning).
 	CheckCall(context.Context, *CheckCallRequest) (*CheckCallResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
