@@ -49,6 +49,6 @@ func TestCallThatStandsOnWhatIsNotThere(t *testing.T) {
 	if old, err := h.Job(t.Context(), owner(), first.ID); err != nil || old.SupersededBy != second.Job.ID {
 		t.Errorf("the first job is superseded by %q, %v", old.SupersededBy, err)
 	}
+	h.await(second.Job.ID, settled) // so that nothing else is written meanwhile
 	refused(func(r *Request) { r.Key, r.Arguments = "third", []byte(`{"output":"third.txt"}`) }, jobs.CodeSuperseded)
-	h.await(second.Job.ID, settled)
 }
