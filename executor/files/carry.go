@@ -119,7 +119,7 @@ func (c *carrier) advance(ctx context.Context) (Result, error) {
 			return c.discard(was, destOurs)
 		}
 	case destOurs:
-		return c.done()
+		return c.done(ctx)
 	}
 	return Result{Outcome: Unproven, Err: fmt.Errorf("neither %q nor %q is the file that was placed", c.step.Temp, c.step.Path)}, nil
 }
@@ -143,7 +143,7 @@ func (c *carrier) afterMove(ctx context.Context, isDest bool) (Result, error) {
 			return Result{}, err
 		}
 		if ours {
-			return c.done()
+			return c.done(ctx)
 		}
 	}
 	if c.step.Verb == Replace {
@@ -155,7 +155,7 @@ func (c *carrier) afterMove(ctx context.Context, isDest bool) (Result, error) {
 			defer in.Close()
 			was, err := c.hasDigest(ctx, in, c.old, c.step.OldSHA256)
 			if err == nil && was {
-				return c.done()
+				return c.done(ctx)
 			}
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return Result{}, err
@@ -167,7 +167,7 @@ func (c *carrier) afterMove(ctx context.Context, isDest bool) (Result, error) {
 
 // done makes the names durable and lets the kept artifact go: its bytes are at the
 // destination.
-func (c *carrier) done() (Result, error) {
+func (c *carrier) done(ctx context.Context) (Result, error) {
 	res := Result{Outcome: Done}
 	if c.step.Verb != Create {
 		in, ok, err := c.openTrash()
@@ -196,7 +196,7 @@ func (c *carrier) done() (Result, error) {
 		return Result{}, err
 	}
 	defer kept.Close()
-	if err := kept.unlink(filepath.Base(c.step.Source)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := gone(c.drop(ctx, kept, filepath.Base(c.step.Source))); err != nil {
 		return Result{}, explain(c.step.Source, err)
 	}
 	return res, nil
@@ -218,7 +218,11 @@ func (c *carrier) create(ctx context.Context, temp Facts, isDest bool) (Result, 
 	if err := c.verify(ctx); err != nil {
 		return c.refusedUnless(ctx, err)
 	}
-	if dressed, err := c.dress(temp, 0o644, dir.UID, dir.GID); dressed || err != nil {
+	mode := fs.FileMode(0o644)
+	if c.step.Folder {
+		mode = 0o755
+	}
+	if dressed, err := c.dress(ctx, temp, mode, dir.UID, dir.GID); dressed || err != nil {
 		return c.tried(err)
 	}
 	if err := c.dir.move(c.temp, c.dir, c.dest); !errors.Is(err, fs.ErrExist) {
@@ -230,7 +234,7 @@ func (c *carrier) create(ctx context.Context, temp Facts, isDest bool) (Result, 
 // exchange: the hidden name and the destination swap, so that a reader of the
 // destination finds the old file or the new one at every moment.
 func (c *carrier) exchange(ctx context.Context, temp, dest Facts, isDest bool) (Result, error) {
-	if !isDest || !dest.Regular() {
+	if !isDest || !c.fits(dest) {
 		return Result{Outcome: Changed, Err: fmt.Errorf("%q: %w: the file to be replaced is gone", c.step.Path, ErrChanged)}, nil
 	}
 	if res, ok, err := c.mayMove(ctx); !ok {
@@ -242,7 +246,7 @@ func (c *carrier) exchange(ctx context.Context, temp, dest Facts, isDest bool) (
 	if made, err := c.readyTrash(); made || err != nil {
 		return c.tried(err)
 	}
-	if dressed, err := c.dress(temp, dest.Mode, dest.UID, dest.GID); dressed || err != nil {
+	if dressed, err := c.dress(ctx, temp, dest.Mode, dest.UID, dest.GID); dressed || err != nil {
 		return c.tried(err)
 	}
 	return c.tried(explain(c.step.Path, c.dir.swap(c.temp, c.dest)))
@@ -348,7 +352,7 @@ func (c *carrier) advanceRemove(ctx context.Context, dest Facts, isDest bool) (R
 		}
 		return Result{Outcome: Changed, Err: gone}, nil
 	}
-	if !dest.Regular() || dest.Inode != c.step.Inode {
+	if !c.fits(dest) || dest.Inode != c.step.Inode {
 		return Result{Outcome: Changed, Err: fmt.Errorf("%q: %w: another file has its name", c.step.Path, ErrChanged)}, nil
 	}
 	if res, ok, err := c.mayMove(ctx); !ok {
@@ -373,7 +377,7 @@ func (c *carrier) judgeRemoved(ctx context.Context, in folder, both bool) (Resul
 		c.failed = explain(c.step.Path, c.dir.unlink(c.dest))
 		return Result{}, nil
 	case err == nil && !both:
-		return c.done()
+		return c.done(ctx)
 	case err != nil && !errors.Is(err, ErrChanged):
 		return Result{}, err
 	case both:

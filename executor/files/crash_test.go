@@ -22,10 +22,11 @@ import (
 // After a crash behind any change, a fresh Carry finishes what was begun, once.
 func TestCrashBetweenAnyTwoChanges(t *testing.T) {
 	t.Parallel()
-	longest := map[files.Verb]int{}
-	for _, verb := range verbs {
+	atLeast := map[files.Verb]int{files.Create: 2, files.Replace: 4, files.Remove: 2}
+	eachVerb(t, func(t *testing.T, first *world, verb files.Verb) {
 		for n := 0; ; n++ {
 			w := newWorld(t)
+			w.folder = first.folder
 			s := w.place(w.step(verb, "out.mp4"))
 			more, err := files.Advance(t.Context(), s, n)
 			must(t, err)
@@ -33,18 +34,15 @@ func TestCrashBetweenAnyTwoChanges(t *testing.T) {
 			w.assertDone(s)
 			w.carry(s, files.Done)
 			w.assertDone(s)
-			if !more {
-				longest[verb] = n
-				break
+			if more {
+				continue
 			}
+			if n <= atLeast[verb] {
+				t.Errorf("%s took %d changes: were they driven one at a time?", verb, n)
+			}
+			return
 		}
-	}
-	t.Logf("changes by verb: %v", longest)
-	for verb, atLeast := range map[files.Verb]int{files.Create: 2, files.Replace: 4, files.Remove: 2} {
-		if longest[verb] <= atLeast {
-			t.Errorf("%s took %d changes: were they driven one at a time?", verb, longest[verb])
-		}
-	}
+	})
 }
 
 func TestCrashWhileTheTrashIsMade(t *testing.T) {
@@ -126,6 +124,7 @@ func TestCrashWhilePlacing(t *testing.T) {
 type childPlan struct {
 	Project, Path, Temp, Trash, Old, SHA, Source string
 	Verb                                         files.Verb
+	Folder                                       bool
 	Device, Inode                                uint64
 	PlaceSteps, CarrySteps                       int
 	Plan                                         string // where the child stores the plan once it is placed
@@ -134,7 +133,7 @@ type childPlan struct {
 func (p childPlan) step(root *files.Root) files.Step {
 	return files.Step{
 		Verb: p.Verb, Root: root, Path: p.Path, Temp: p.Temp, Trash: p.Trash, OldSHA256: p.Old, SHA256: p.SHA,
-		Source: p.Source, Job: "01J-host", Device: p.Device, Inode: p.Inode,
+		Source: p.Source, Job: "01J-host", Folder: p.Folder, Device: p.Device, Inode: p.Inode,
 	}
 }
 
@@ -180,7 +179,7 @@ func (w *world) child(s files.Step, place, carry int) (*exec.Cmd, string) {
 	plan := filepath.Join(w.state, "plan")
 	b, err := json.Marshal(childPlan{
 		Project: w.project, Path: s.Path, Temp: s.Temp, Trash: s.Trash, Old: s.OldSHA256, SHA: s.SHA256,
-		Source: s.Source, Verb: s.Verb, PlaceSteps: place, CarrySteps: carry, Plan: plan,
+		Source: s.Source, Verb: s.Verb, Folder: s.Folder, PlaceSteps: place, CarrySteps: carry, Plan: plan,
 	})
 	must(w.t, err)
 	exe, err := os.Executable()
@@ -208,15 +207,16 @@ func (w *world) recover(s files.Step, plan string) files.Step {
 
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
-	for _, verb := range verbs {
+	eachVerb(t, func(t *testing.T, first *world, verb files.Verb) {
 		for n := range 7 {
 			for _, placing := range []bool{true, false} {
 				if placing && (verb == files.Remove || n > 2) {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s placing=%t %d", verb, placing, n), func(t *testing.T) {
+				t.Run(fmt.Sprintf("placing=%t %d", placing, n), func(t *testing.T) {
 					t.Parallel()
 					w := newWorld(t)
+					w.folder = first.folder
 					s := w.step(verb, "out.mp4")
 					place, carry := -1, n
 					if placing {
@@ -233,7 +233,7 @@ func TestKilledProcess(t *testing.T) {
 				})
 			}
 		}
-	}
+	})
 }
 
 // A child is killed at a moment that nobody chose, again and again.
@@ -243,9 +243,9 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	if testing.Short() {
 		rounds = 5
 	}
-	for i := range rounds {
+	for i := range 2 * rounds {
 		verb := verbs[i%len(verbs)]
-		w := newWorld(t)
+		w := newWorlds(t)[i/len(verbs)%2]
 		s := w.step(verb, "out.mp4")
 		cmd, plan := w.child(s, -1, -1)
 		must(t, cmd.Start())

@@ -45,15 +45,16 @@ func mount(t *testing.T, source, target, fstype string, flags uintptr) {
 func TestArtifactOnAnotherFileSystem(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []files.Verb{files.Create, files.Replace} {
-		for n := range 6 {
+		for n := range 12 {
 			t.Run(fmt.Sprint(verb, n), func(t *testing.T) {
 				t.Parallel()
 				w := worldIn(t, t.TempDir(), otherDevice(t))
+				w.folder = n%2 == 1
 				s := w.place(w.step(verb, "x"))
 				if !exists(s.Source) {
 					t.Fatal("the artifact is gone before it is published")
 				}
-				_, err := files.Advance(t.Context(), s, n)
+				_, err := files.Advance(t.Context(), s, n/2)
 				must(t, err)
 				w.carry(s, files.Done)
 				w.assertDone(s)

@@ -63,8 +63,9 @@ func openRoot(t testing.TB, dir string) *files.Root {
 	return r
 }
 
-// world is a project and a kept artifact.
+// world is a project and a kept artifact, a file or a folder.
 type world struct {
+	folder  bool
 	t       testing.TB
 	project string
 	state   string
@@ -83,6 +84,66 @@ func worldIn(t testing.TB, project, state string) *world {
 
 func (w *world) at(path string) string { return filepath.Join(w.project, path) }
 
+// newWorlds are a world for files and one for folders.
+func newWorlds(t testing.TB) []*world {
+	t.Helper()
+	of := newWorld(t)
+	of.folder = true
+	return []*world{newWorld(t), of}
+}
+
+func (w *world) kind() string {
+	if w.folder {
+		return "folder"
+	}
+	return "file"
+}
+
+// put makes a file with the content, or a folder in which it is.
+func (w *world) put(path, content string) {
+	w.t.Helper()
+	if !w.folder {
+		write(w.t, path, content)
+		return
+	}
+	write(w.t, filepath.Join(path, "a.txt"), content)
+	write(w.t, filepath.Join(path, "sub/run"), "#!/bin/sh\n")
+	must(w.t, os.Chmod(filepath.Join(path, "sub/run"), 0o755))
+	if !exists(filepath.Join(path, "empty")) {
+		must(w.t, os.Mkdir(filepath.Join(path, "empty"), 0o755))
+	}
+}
+
+// got is the content that put made. Of a folder that is not whole it is something else.
+func (w *world) got(path string) string {
+	w.t.Helper()
+	if !w.folder {
+		return read(w.t, path)
+	}
+	var list []string
+	for _, e := range digestFolder(w.t, path).Entries {
+		list = append(list, e.Path)
+		if e.Executable {
+			list = append(list, "*")
+		}
+	}
+	if have := strings.Join(list, " "); have != "a.txt empty sub sub/run *" {
+		return "a torn folder: " + have
+	}
+	return read(w.t, filepath.Join(path, "a.txt"))
+}
+
+// digest is that of what put makes.
+func (w *world) digest(content string) string {
+	w.t.Helper()
+	if !w.folder {
+		return sha(content)
+	}
+	dir := filepath.Join(w.t.TempDir(), "folder")
+	w.put(dir, content)
+	return digestFolder(w.t, dir).Digest()
+}
+
 const (
 	oldContent = "the old file"
 	newContent = "the new file, longer than the old one"
@@ -92,20 +153,22 @@ const (
 // file is put at path.
 func (w *world) step(verb files.Verb, path string) files.Step {
 	w.t.Helper()
-	s := files.Step{Verb: verb, Root: w.root, Path: path, Job: "01J-host"}
+	s := files.Step{Verb: verb, Root: w.root, Path: path, Job: "01J-host", Folder: w.folder}
 	if verb != files.Remove {
 		s.Temp = files.TempPath("01J-host", 0, path)
 		s.Source = filepath.Join(w.state, "artifact")
-		s.SHA256 = sha(newContent)
-		write(w.t, s.Source, newContent)
-		if err := os.Chmod(s.Source, 0o400); err != nil {
-			w.t.Fatal(err)
+		s.SHA256 = w.digest(newContent)
+		w.put(s.Source, newContent)
+		if w.folder {
+			must(w.t, os.Chmod(s.Source, 0o700))
+		} else {
+			must(w.t, os.Chmod(s.Source, 0o400))
 		}
 	}
 	if verb != files.Create {
 		s.Trash = files.TrashPath("01J-host", 0, path)
-		s.OldSHA256 = sha(oldContent)
-		write(w.t, w.at(path), oldContent)
+		s.OldSHA256 = w.digest(oldContent)
+		w.put(w.at(path), oldContent)
 	}
 	return s
 }
@@ -138,6 +201,23 @@ func (w *world) undo(s files.Step) {
 	}
 }
 
+// assertDressed checks the modes in a published folder, and that nobody else has its
+// files.
+func (w *world) assertDressed(path string) {
+	w.t.Helper()
+	for name, mode := range map[string]os.FileMode{
+		"": os.ModeDir | 0o755, "empty": os.ModeDir | 0o755, "sub": os.ModeDir | 0o755, "a.txt": 0o644, "sub/run": 0o755,
+	} {
+		fi, err := os.Stat(filepath.Join(w.at(path), name))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if links := fi.Sys().(*syscall.Stat_t).Nlink; fi.Mode() != mode || !fi.IsDir() && links != 1 {
+			w.t.Errorf("%s/%s has mode %v, want %v; %d links", path, name, fi.Mode(), mode, links)
+		}
+	}
+}
+
 // assertDone checks the whole picture after a step was carried out.
 func (w *world) assertDone(s files.Step) {
 	w.t.Helper()
@@ -146,7 +226,7 @@ func (w *world) assertDone(s files.Step) {
 			w.t.Error("the removed file is still there")
 		}
 	} else {
-		if got := read(w.t, w.at(s.Path)); got != newContent {
+		if got := w.got(w.at(s.Path)); got != newContent {
 			w.t.Errorf("destination has %q", got)
 		}
 		if exists(w.at(s.Temp)) {
@@ -160,12 +240,15 @@ func (w *world) assertDone(s files.Step) {
 			w.t.Fatal(err)
 		}
 		st := fi.Sys().(*syscall.Stat_t)
-		if st.Ino != s.Inode || st.Nlink != 1 || fi.Mode() != 0o644 {
+		if st.Ino != s.Inode || !w.folder && (st.Nlink != 1 || fi.Mode() != 0o644) {
 			w.t.Errorf("destination: inode %d, want %d; %d links, mode %v", st.Ino, s.Inode, st.Nlink, fi.Mode())
+		}
+		if w.folder {
+			w.assertDressed(s.Path)
 		}
 	}
 	if s.Verb != files.Create {
-		if got := read(w.t, w.at(s.Trash)); got != oldContent {
+		if got := w.got(w.at(s.Trash)); got != oldContent {
 			w.t.Errorf("trash has %q", got)
 		}
 		note := read(w.t, filepath.Dir(w.at(s.Trash))+".json")
@@ -185,11 +268,11 @@ func (w *world) assertUntouched(s files.Step, wantDest string) {
 		if exists(w.at(s.Path)) {
 			w.t.Error("something is at the destination")
 		}
-	} else if got := read(w.t, w.at(s.Path)); got != wantDest {
+	} else if got := w.got(w.at(s.Path)); got != wantDest {
 		w.t.Errorf("destination has %q, want %q", got, wantDest)
 	}
 	if s.Verb != files.Remove {
-		if got := read(w.t, s.Source); got != newContent {
+		if got := w.got(s.Source); got != newContent {
 			w.t.Errorf("kept artifact has %q", got)
 		}
 	}

@@ -32,11 +32,12 @@ type Step struct {
 	Temp  string // create, replace: hidden name in the destination's folder
 	Trash string // replace, remove: where the old file goes, inside the project
 
+	Folder    bool   // what moves is a folder, and so is what it replaces; digests are those of folders
 	OldSHA256 string // replace, remove: the only content that may be moved away
 	SHA256    string // create, replace: the artifact's digest
 
-	// Device and Inode are of the file that moves: the artifact under its hidden
-	// name, for remove the file to be removed.
+	// Device and Inode are of the file or folder that moves: the artifact under its
+	// hidden name, for remove what is to be removed.
 	Device, Inode uint64
 
 	// Source is the absolute path of the kept artifact. It stays there until the step
@@ -64,7 +65,8 @@ func TrashPath(job string, n int, dest string) string {
 // Place gets a step ready without a change that anyone could see. For create and
 // replace it brings the artifact to its hidden name on the destination's file
 // system: as a second name of the same file where that can be, else as a copy
-// whose digest is verified; and makes that durable. For remove it only looks. It
+// whose digest is verified; and makes that durable. A folder is made anew there, its
+// files brought in the same way. For remove it only looks. It
 // returns the device and inode that belong in the step.
 //
 // What cannot work is said here, before anything is stored: a destination that is
@@ -86,8 +88,8 @@ func Place(ctx context.Context, step Step) (device, inode uint64, err error) {
 		return 0, 0, fmt.Errorf("%q: %w", step.Path, ErrTaken)
 	case step.Verb != Create && !ok:
 		return 0, 0, step.Root.notFound(c.path)
-	case step.Verb != Create && !there.Regular():
-		return 0, 0, fmt.Errorf("%q: %w", step.Path, ErrNotRegular)
+	case step.Verb != Create && !c.fits(there):
+		return 0, 0, fmt.Errorf("%q: %w", step.Path, c.wrongKind())
 	}
 	if step.Verb != Create {
 		if err := c.trashReachable(); err != nil {
@@ -129,7 +131,7 @@ func (c *carrier) placeOnce(ctx context.Context) (Facts, bool, error) {
 	case isTemp && isSource:
 		// A copy that a crash cut short, or one whose step was not stored: its name
 		// says that it is ours.
-		return Facts{}, false, explain(c.temp, c.dir.unlink(c.temp))
+		return Facts{}, false, explain(c.temp, c.drop(ctx, c.dir, c.temp))
 	case isTemp:
 		ok, err := c.hasDigest(ctx, c.dir, c.temp, c.step.SHA256)
 		if err == nil && !ok {
@@ -138,6 +140,9 @@ func (c *carrier) placeOnce(ctx context.Context) (Facts, bool, error) {
 		return temp, ok, err
 	case !isSource:
 		return Facts{}, false, &NotFoundError{Path: c.step.Source}
+	case c.step.Folder:
+		placed, err := c.graftSource(ctx)
+		return placed, err == nil, err
 	}
 	err = retry(func() error {
 		return unix.Linkat(unix.AT_FDCWD, c.step.Source, c.dir.fd(), c.temp, 0)
@@ -164,10 +169,35 @@ func (c *carrier) source() (Facts, bool, error) {
 		return Facts{}, false, explain(c.step.Source, err)
 	}
 	got := facts(&st)
-	if !got.Regular() {
-		return Facts{}, false, fmt.Errorf("%q: %w", c.step.Source, ErrNotRegular)
+	if !c.fits(got) {
+		return Facts{}, false, fmt.Errorf("%q: %w", c.step.Source, c.wrongKind())
 	}
 	return got, true, nil
+}
+
+// graftSource makes the hidden folder.
+func (c *carrier) graftSource(ctx context.Context) (Facts, error) {
+	src, err := openFolder(c.step.Source)
+	if err != nil {
+		return Facts{}, err
+	}
+	defer src.Close()
+	copied, err := graft(ctx, src, c.dir, c.temp)
+	if err == nil && copied {
+		var ok bool
+		if ok, err = c.hasDigest(ctx, c.dir, c.temp, c.step.SHA256); err == nil && !ok {
+			err = fmt.Errorf("%q: %w", c.step.Source, ErrDigest)
+		}
+	}
+	if err != nil {
+		_ = c.dir.removeTree(context.WithoutCancel(ctx), c.temp)
+		return Facts{}, err
+	}
+	placed, ok, err := c.dir.lstat(c.temp)
+	if err == nil && !ok {
+		err = fmt.Errorf("%q: %w", c.step.Temp, ErrChanged)
+	}
+	return placed, errors.Join(err, explain(c.step.Temp, c.dir.sync()))
 }
 
 func (c *carrier) copySource(ctx context.Context, want Facts) (_ Facts, err error) {
@@ -257,10 +287,18 @@ func (c *carrier) takeBack(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.dir.unlink(c.temp); err != nil {
+	if err := c.drop(ctx, c.dir, c.temp); err != nil {
 		return explain(c.step.Temp, err)
 	}
 	return explain(c.step.Path, c.dir.sync())
+}
+
+// drop removes a name of the artifact.
+func (c *carrier) drop(ctx context.Context, dir folder, name string) error {
+	if c.step.Folder {
+		return dir.removeTree(ctx, name)
+	}
+	return dir.unlink(name)
 }
 
 // giveBack keeps the artifact again when only its hidden name is left.
@@ -271,6 +309,9 @@ func (c *carrier) giveBack(ctx context.Context) error {
 	}
 	defer to.Close()
 	name := filepath.Base(c.step.Source)
+	if c.step.Folder {
+		return c.giveFolderBack(ctx, to, name)
+	}
 	err = retry(func() error { return unix.Linkat(c.dir.fd(), c.temp, to.fd(), name, 0) })
 	if err != nil {
 		f, got, err := c.dir.openRegular(c.temp)
@@ -282,6 +323,21 @@ func (c *carrier) giveBack(ctx context.Context) error {
 			_ = to.unlink(name)
 			return err
 		}
+	}
+	return explain(c.step.Source, to.sync())
+}
+
+func (c *carrier) giveFolderBack(ctx context.Context, to folder, name string) error {
+	src, err := c.dir.sub(c.temp)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if _, err := graft(ctx, src, to, keepTree); err != nil {
+		return err
+	}
+	if err := to.rename(keepTree, to, name); err != nil {
+		return explain(c.step.Source, err)
 	}
 	return explain(c.step.Source, to.sync())
 }
@@ -347,11 +403,26 @@ func (c *carrier) close() {
 	c.root.Close()
 }
 
+// fits says whether a name has what the step is about: a file, or a folder.
+func (c *carrier) fits(there Facts) bool {
+	if c.step.Folder {
+		return there.Mode.IsDir()
+	}
+	return there.Regular()
+}
+
+func (c *carrier) wrongKind() error {
+	if c.step.Folder {
+		return ErrNotFolder
+	}
+	return ErrNotRegular
+}
+
 // isOurs says whether the file under name is the one that the step moves. Device
 // numbers may be dealt out anew at a reboot; then the inode and the digest decide.
 func (c *carrier) isOurs(ctx context.Context, dir folder, name string, there Facts) (bool, error) {
 	switch {
-	case !there.Regular() || there.Inode != c.step.Inode:
+	case !c.fits(there) || there.Inode != c.step.Inode:
 		return false, nil
 	case there.Device == c.step.Device:
 		return true, nil
@@ -360,9 +431,17 @@ func (c *carrier) isOurs(ctx context.Context, dir folder, name string, there Fac
 }
 
 func (c *carrier) hasDigest(ctx context.Context, dir folder, name, want string) (bool, error) {
-	got, _, err := digestName(ctx, dir, name)
-	if errors.Is(err, ErrNotRegular) {
-		return false, nil
+	var got string
+	var err error
+	if c.step.Folder {
+		got, err = digestTree(ctx, dir, name)
+	} else {
+		got, _, err = digestName(ctx, dir, name)
+	}
+	for _, other := range []error{ErrNotRegular, ErrNotFolder, ErrTree, ErrTooLarge} {
+		if errors.Is(err, other) {
+			return false, nil
+		}
 	}
 	return err == nil && got == want, err
 }
@@ -380,8 +459,11 @@ func (c *carrier) expectOld(ctx context.Context, dir folder, name string) error 
 // published file shall have: those of the file it replaces; for a new file 0644 and
 // the owner of the folder. False if there was nothing to do. It is done once only,
 // since some file systems forget it.
-func (c *carrier) dress(there Facts, mode fs.FileMode, uid, gid uint32) (bool, error) {
+func (c *carrier) dress(ctx context.Context, there Facts, mode fs.FileMode, uid, gid uint32) (bool, error) {
 	chown := os.Geteuid() == 0 && (there.UID != uid || there.GID != gid)
+	if c.step.Folder {
+		return c.dressFolder(ctx, there, mode, uid, gid)
+	}
 	if c.dressed || there.Mode.Perm() == mode.Perm() && !chown {
 		return false, nil
 	}
@@ -395,7 +477,7 @@ func (c *carrier) dress(there Facts, mode fs.FileMode, uid, gid uint32) (bool, e
 		return false, fmt.Errorf("%q: %w", c.step.Temp, ErrChanged)
 	}
 	if chown {
-		if err := f.Chown(int(uid), int(gid)); err != nil && !errors.Is(err, fs.ErrPermission) && !unsupported(err) {
+		if err := giveTo(f, uid, gid); err != nil {
 			return false, explain(c.step.Temp, err)
 		}
 	}
@@ -403,4 +485,30 @@ func (c *carrier) dress(there Facts, mode fs.FileMode, uid, gid uint32) (bool, e
 		return false, explain(c.step.Temp, err)
 	}
 	return true, explain(c.step.Temp, f.Sync())
+}
+
+// giveTo gives a file to an owner where the system allows that.
+func giveTo(f *os.File, uid, gid uint32) error {
+	if err := f.Chown(int(uid), int(gid)); err != nil && !errors.Is(err, fs.ErrPermission) && !unsupported(err) {
+		return err
+	}
+	return nil
+}
+
+// dressFolder is dress for a folder: everything in it gets mode and owner.
+func (c *carrier) dressFolder(ctx context.Context, there Facts, mode fs.FileMode, uid, gid uint32) (bool, error) {
+	if c.dressed {
+		return false, nil
+	}
+	c.dressed = true
+	d, err := c.dir.sub(c.temp)
+	if err != nil {
+		return false, err
+	}
+	defer d.Close()
+	if got, err := FactsOf(d.f); err != nil || !got.SameFile(there) {
+		return false, errors.Join(fmt.Errorf("%q: %w", c.step.Temp, ErrChanged), err)
+	}
+	changed, err := d.dressTree(ctx, dress{top: mode, chown: os.Geteuid() == 0, uid: uid, gid: gid})
+	return changed, explain(c.step.Temp, err)
 }

@@ -18,53 +18,63 @@ var verbs = []files.Verb{files.Create, files.Replace, files.Remove}
 
 func TestPublishEachVerb(t *testing.T) {
 	t.Parallel()
-	for _, verb := range verbs {
-		t.Run(string(verb), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			if err := os.Mkdir(w.at("sub"), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			s := w.place(w.step(verb, "sub/out.mp4"))
-			if verb == files.Create && exists(w.at("sub/out.mp4")) {
-				t.Error("G6: the destination shows something before it is carried")
-			}
-			for range 3 { // and again, as after a crash that lost the record of it
-				w.carry(s, files.Done)
-				w.assertDone(s)
-			}
-			if err := files.Undo(t.Context(), s); err == nil {
-				t.Error("a step that was carried out was undone")
-			}
+	eachVerb(t, func(t *testing.T, w *world, verb files.Verb) {
+		if err := os.Mkdir(w.at("sub"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		s := w.place(w.step(verb, "sub/out.mp4"))
+		if verb == files.Create && exists(w.at("sub/out.mp4")) {
+			t.Error("G6: the destination shows something before it is carried")
+		}
+		for range 3 { // and again, as after a crash that lost the record of it
+			w.carry(s, files.Done)
 			w.assertDone(s)
-		})
+		}
+		if err := files.Undo(t.Context(), s); err == nil {
+			t.Error("a step that was carried out was undone")
+		}
+		w.assertDone(s)
+	})
+}
+
+// eachVerb runs a test with each verb, for a file and for a folder.
+func eachVerb(t *testing.T, test func(*testing.T, *world, files.Verb)) {
+	t.Helper()
+	for _, verb := range verbs {
+		for _, folder := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s %t", verb, folder), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				w.folder = folder
+				test(t, w, verb)
+			})
+		}
 	}
 }
 
 func TestPlaceIsIdempotentAndUndoRestores(t *testing.T) {
 	t.Parallel()
-	for _, verb := range verbs {
-		t.Run(string(verb), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			s := w.step(verb, "out.mp4")
-			once := w.place(s)
-			twice := w.place(s)
-			if once != twice {
-				t.Errorf("placed as %+v, then as %+v", once, twice)
-			}
-			want := map[files.Verb]string{files.Create: "", files.Replace: oldContent, files.Remove: oldContent}[verb]
-			w.undo(once)
-			w.assertUntouched(s, want)
-			w.undo(once)
-			w.place(s)
-			w.undo(s) // as when the plan was never stored: no device and inode
-			w.assertUntouched(s, want)
-			again := w.place(s)
-			w.carry(again, files.Done)
-			w.assertDone(again)
-		})
-	}
+	eachVerb(t, func(t *testing.T, w *world, verb files.Verb) {
+		s := w.step(verb, "out.mp4")
+		once := w.place(s)
+		twice := w.place(s)
+		if w.folder {
+			once = twice // a folder is made anew
+		}
+		if once != twice {
+			t.Errorf("placed as %+v, then as %+v", once, twice)
+		}
+		want := map[files.Verb]string{files.Create: "", files.Replace: oldContent, files.Remove: oldContent}[verb]
+		w.undo(once)
+		w.assertUntouched(s, want)
+		w.undo(once)
+		w.place(s)
+		w.undo(s) // as when the plan was never stored: no device and inode
+		w.assertUntouched(s, want)
+		again := w.place(s)
+		w.carry(again, files.Done)
+		w.assertDone(again)
+	})
 }
 
 func TestCreateTaken(t *testing.T) {
@@ -77,31 +87,33 @@ func TestCreateTaken(t *testing.T) {
 			write(t, path, newContent)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			s := w.place(w.step(files.Create, "out.mp4"))
-			take(t, w.at("out.mp4"))
-			before, err := os.Lstat(w.at("out.mp4"))
-			must(t, err)
-			for range 2 {
-				if res := w.carry(s, files.Taken); !errors.Is(res.Err, files.ErrTaken) {
-					t.Error(res.Err)
+		for _, w := range newWorlds(t) {
+			t.Run(name+" "+w.kind(), func(t *testing.T) {
+				t.Parallel()
+				w.t = t
+				s := w.place(w.step(files.Create, "out.mp4"))
+				take(t, w.at("out.mp4"))
+				before, err := os.Lstat(w.at("out.mp4"))
+				must(t, err)
+				for range 2 {
+					if res := w.carry(s, files.Taken); !errors.Is(res.Err, files.ErrTaken) {
+						t.Error(res.Err)
+					}
 				}
-			}
-			w.undo(s)
-			after, err := os.Lstat(w.at("out.mp4"))
-			must(t, err)
-			if !os.SameFile(before, after) || before.Mode() != after.Mode() {
-				t.Error("what took the destination was changed")
-			}
-			if read(t, s.Source) != newContent || len(hiddenNames(t, w.project)) > 0 {
-				t.Error("the artifact is not kept as it was")
-			}
-			if _, _, err := files.Place(t.Context(), s); !errors.Is(err, files.ErrTaken) {
-				t.Errorf("Place: %v", err)
-			}
-		})
+				w.undo(s)
+				after, err := os.Lstat(w.at("out.mp4"))
+				must(t, err)
+				if !os.SameFile(before, after) || before.Mode() != after.Mode() {
+					t.Error("what took the destination was changed")
+				}
+				if w.got(s.Source) != newContent || len(hiddenNames(t, w.project)) > 0 {
+					t.Error("the artifact is not kept as it was")
+				}
+				if _, _, err := files.Place(t.Context(), s); !errors.Is(err, files.ErrTaken) {
+					t.Errorf("Place: %v", err)
+				}
+			})
+		}
 	}
 }
 
@@ -518,15 +530,14 @@ func TestContextEndsCarryWithoutHarm(t *testing.T) {
 // A file system that numbers a file anew when it is renamed: the digest decides.
 func TestInodeNumberedAnew(t *testing.T) {
 	t.Parallel()
-	for _, verb := range verbs {
-		w := newWorld(t)
+	eachVerb(t, func(t *testing.T, w *world, verb files.Verb) {
 		s := w.place(w.step(verb, "x"))
 		w.carry(s, files.Done)
 		other := s
 		other.Inode++
 		w.carry(other, files.Done)
 		w.assertDone(s)
-	}
+	})
 }
 
 func TestRemoveTakesTheVeryFile(t *testing.T) {
@@ -542,13 +553,12 @@ func TestRemoveTakesTheVeryFile(t *testing.T) {
 
 func TestDeviceNumberedAnew(t *testing.T) {
 	t.Parallel()
-	for _, verb := range verbs {
-		w := newWorld(t)
+	eachVerb(t, func(t *testing.T, w *world, verb files.Verb) {
 		s := w.place(w.step(verb, "x"))
 		s.Device += 17 // as after a reboot
 		for range 2 {
 			w.carry(s, files.Done)
 			w.assertDone(s)
 		}
-	}
+	})
 }

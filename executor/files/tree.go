@@ -132,11 +132,13 @@ func OpenKeptFolder(p string) (*os.File, error) {
 // on the way. Every name is opened in the folder that was opened before it, and no
 // link is followed, so nothing that is moved or exchanged meanwhile leads it out.
 type treeWalk struct {
-	rules   TreeRules
-	single  bool // a file must have one name only
-	durable bool // the folders of the twin are put on stable storage
+	rules  TreeRules
+	single bool // a file must have one name only
 	// file is called with each file, what it is, and the entry to be completed.
 	file func(ctx context.Context, at, twin folder, name string, there Facts, e *TreeEntry) error
+	// left is called with each folder when everything in it has been visited; nil: the
+	// folder must hold still meanwhile.
+	left func(at, twin folder) error
 
 	device  uint64
 	folders int
@@ -187,21 +189,17 @@ func (w *treeWalk) walk(ctx context.Context, at, twin folder, rel string, depth 
 			return err
 		}
 	}
-	if w.durable {
-		if err := twin.sync(); err != nil {
-			return explain(rel, err)
-		}
+	if w.left != nil {
+		return explain(orTop(rel), w.left(at, twin))
 	}
 	after, err := FactsOf(at.f)
-	if err == nil && w.still() && !before.ModTime.Equal(after.ModTime) {
+	if err == nil && !before.ModTime.Equal(after.ModTime) {
 		err = fmt.Errorf("%q: %w while it was read", orTop(rel), ErrChanged)
 	}
 	return err
 }
 
-// still says whether the folder must hold still: one that files are moved out of
-// does not.
-func (w *treeWalk) still() bool { return !w.durable }
+func syncTwin(_, twin folder) error { return twin.sync() }
 
 func (w *treeWalk) visit(ctx context.Context, at, twin folder, rel, name string, depth int) error {
 	e := TreeEntry{Path: path.Join(rel, name)}
@@ -349,6 +347,17 @@ func digestEntry(ctx context.Context, at, _ folder, name string, there Facts, e 
 	}
 	defer f.Close()
 	return e.read(ctx, f, there)
+}
+
+// digestTree is the digest of the folder that has the name.
+func digestTree(ctx context.Context, dir folder, name string) (string, error) {
+	d, err := dir.sub(name)
+	if err != nil {
+		return "", err
+	}
+	defer d.Close()
+	tree, err := readTree(ctx, d, treeWalk{file: digestEntry})
+	return tree.Digest(), err
 }
 
 // describeEntry says of a kept file what its bytes are too.

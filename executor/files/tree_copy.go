@@ -88,7 +88,7 @@ func (k *keeping) moveTree(ctx context.Context, at folder, rules TreeRules) erro
 		return err
 	}
 	defer temp.Close()
-	if _, err := walkTree(ctx, src, temp, treeWalk{rules: rules, durable: true, file: keepEntry}); err != nil {
+	if _, err := walkTree(ctx, src, temp, treeWalk{rules: rules, file: keepEntry, left: syncTwin}); err != nil {
 		return err
 	}
 	if _, err := readTree(ctx, temp, look); err != nil {
@@ -175,36 +175,90 @@ func copyEntry(ctx context.Context, at, twin folder, name string, there Facts, e
 }
 
 // graft makes a new folder to/name that holds the files of src: as second names of the
-// same files where that can be, else as copies, durably. What is left of an earlier
-// try is removed.
-func graft(ctx context.Context, src, to folder, name string) error {
+// same files where that can be, else as copies, and says whether there is a copy. It
+// is durable but for its own name. What is left of an earlier try is removed.
+func graft(ctx context.Context, src, to folder, name string) (copied bool, err error) {
 	if err := to.removeTree(ctx, name); err != nil {
-		return explain(name, err)
+		return false, explain(name, err)
 	}
 	if err := to.mkdir(name); err != nil {
-		return explain(name, err)
+		return false, explain(name, err)
 	}
 	twin, err := to.sub(name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer twin.Close()
-	_, err = walkTree(ctx, src, twin, treeWalk{durable: true, file: linkEntry})
-	return err
+	link := func(ctx context.Context, at, twin folder, name string, there Facts, e *TreeEntry) error {
+		if retry(func() error { return unix.Linkat(at.fd(), name, twin.fd(), name, 0) }) == nil {
+			return nil
+		}
+		// Another file system, one without hard links, or a rule against them.
+		copied = true
+		if err := copyEntry(ctx, at, twin, name, there, e); err != nil {
+			return err
+		}
+		f, _, err := twin.openRegular(name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	}
+	_, err = walkTree(ctx, src, twin, treeWalk{file: link, left: syncTwin})
+	return copied, err
 }
 
-func linkEntry(ctx context.Context, at, twin folder, name string, there Facts, e *TreeEntry) error {
-	err := retry(func() error { return unix.Linkat(at.fd(), name, twin.fd(), name, 0) })
-	if err == nil {
-		return nil
+// dress is what a published folder looks like to others.
+type dress struct {
+	top      fs.FileMode // of the folder itself; those in it have 0755
+	chown    bool
+	uid, gid uint32
+}
+
+// put gives one file or folder its mode and owner, durably; false if it had them.
+func (w dress) put(f *os.File, mode fs.FileMode) (bool, error) {
+	there, err := FactsOf(f)
+	owned := !w.chown || there.UID == w.uid && there.GID == w.gid
+	if err != nil || owned && there.Mode.Perm() == mode {
+		return false, err
 	}
-	// Another file system, one without hard links, or a rule against them.
-	if err := copyEntry(ctx, at, twin, name, there, e); err != nil {
+	if !owned {
+		err = giveTo(f, w.uid, w.gid)
+	}
+	return true, errors.Join(err, f.Chmod(mode), folder{f}.sync())
+}
+
+// dressTree does so for the folder d and everything in it; false if there was nothing
+// to do.
+func (d folder) dressTree(ctx context.Context, w dress) (changed bool, err error) {
+	put := func(f *os.File, mode fs.FileMode) error {
+		did, err := w.put(f, mode)
+		changed = changed || did
 		return err
 	}
-	f, _, err := twin.openRegular(name)
+	file := func(_ context.Context, at, _ folder, name string, there Facts, e *TreeEntry) error {
+		f, err := at.openSame(name, there)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if e.Executable {
+			return put(f, 0o755)
+		}
+		return put(f, 0o644)
+	}
+	top, err := FactsOf(d.f)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	left := func(at, _ folder) error {
+		if there, err := FactsOf(at.f); err != nil || there.SameFile(top) {
+			return err
+		}
+		return put(at.f, 0o755)
+	}
+	if _, err := walkTree(ctx, d, folder{}, treeWalk{file: file, left: left}); err != nil {
+		return changed, err
+	}
+	return changed, put(d.f, w.top.Perm())
 }
