@@ -137,6 +137,8 @@ type InputFile struct {
 	Size      int64  `json:"size"`
 	MediaType string `json:"media_type,omitempty"`
 	InPlace   bool   `json:"in_place,omitempty"`
+	Folder    bool   `json:"folder,omitempty"` // SHA256 and Size are of the folder, as an Artifact's
+	Files     int    `json:"files,omitempty"`  // how many files a folder has
 	// ModTime is when a project's file was last written, as seen on acceptance: it
 	// tells a repeat that the file has changed since.
 	ModTime time.Time `json:"mod_time,omitzero"`
@@ -232,8 +234,9 @@ type PublishStep struct {
 	Artifact string `json:"artifact,omitempty"` // create and replace: which one
 	Project  string `json:"project"`
 	Path     string `json:"path"`
-	Temp     string `json:"temp,omitempty"`  // hidden name beside the destination
-	Trash    string `json:"trash,omitempty"` // replace and remove: where the old file goes, inside the project
+	Folder   bool   `json:"folder,omitempty"` // it is a folder that moves, and that is replaced
+	Temp     string `json:"temp,omitempty"`   // hidden name beside the destination
+	Trash    string `json:"trash,omitempty"`  // replace and remove: where the old file goes, inside the project
 	// OldSHA256 is the digest of what replace and remove may move out of the way.
 	OldSHA256 string `json:"old_sha256,omitempty"`
 	SHA256    string `json:"sha256,omitempty"`

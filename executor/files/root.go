@@ -77,6 +77,24 @@ func (r *Root) Open(p string) (*os.File, Facts, error) {
 	return f, got, nil
 }
 
+// OpenFolder opens a folder for reading.
+func (r *Root) OpenFolder(p string) (*os.File, Facts, error) {
+	p, err := Clean(p)
+	if err != nil {
+		return nil, Facts{}, err
+	}
+	d, err := r.folderAt(p)
+	if err != nil {
+		return nil, Facts{}, err
+	}
+	got, err := FactsOf(d.f)
+	if err != nil {
+		d.Close()
+		return nil, Facts{}, r.explain(p, err)
+	}
+	return d.f, got, nil
+}
+
 // Stat says what is at a path, links followed inside the project.
 func (r *Root) Stat(p string) (Facts, error) {
 	p, err := Clean(p)

@@ -1,10 +1,19 @@
 package endtoend
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
+	"github.com/macexec/macexec/client"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
@@ -82,4 +91,199 @@ func TestHostileFolderIsNoOutput(t *testing.T) {
 		})
 	}
 	d.wantNothingHidden()
+}
+
+// digestOf reads a folder as the page about manifests says.
+func digestOf(t *testing.T, dir string) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/manifests.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "<!-- tree digest -->\n```sh\n")
+	script, _, _ := strings.Cut(rest, "```")
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if err != nil || len(out) < 64 {
+		t.Fatalf("%s: %v", out, err)
+	}
+	return string(out[:64])
+}
+
+// watchFolder holds that a folder is not there, or has so many files (G6). With more
+// than one number it is always there.
+func watchFolder(t *testing.T, path string, allowed ...int) (stop func()) {
+	t.Helper()
+	done := make(chan struct{})
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		for looks := 0; ; looks++ {
+			n, err := countFiles(path)
+			if !(errors.Is(err, os.ErrNotExist) && len(allowed) == 1) && (err != nil || !slices.Contains(allowed, n)) {
+				t.Errorf("after %d looks %s has %d files, which nobody should see: %v", looks, filepath.Base(path), n, err)
+				return
+			}
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	return func() {
+		close(done)
+		watcher.Wait()
+	}
+}
+
+// countFiles counts through one handle of the folder, whatever has its name meanwhile.
+func countFiles(path string) (n int, err error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return 0, err
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			n++
+		}
+		return err
+	})
+	return n, err
+}
+
+// G6: a folder is published like a file: nothing or whole, over kills too; one that is
+// there is replaced only by a person's yes, and goes to the trash as it is.
+func TestG6_FolderIsNothingOrWhole(t *testing.T) {
+	t.Parallel()
+	d, l := startDaemon(t), newLedgers(t)
+	phases := []macexecv1.JobPhase{
+		macexecv1.JobPhase_JOB_PHASE_RUNNING, macexecv1.JobPhase_JOB_PHASE_VERIFYING, macexecv1.JobPhase_JOB_PHASE_PUBLISHING,
+	}
+	for _, phase := range phases {
+		for try := range 2 {
+			name := fmt.Sprintf("%c_%s_%d", 'a'+try, strings.ToLower(phase.String()), try)
+			path := filepath.Join(d.project, name)
+			stop := watchFolder(t, path, 300)
+			id := d.submit(call(name, "ledger_staged", l.args(name, "folder:files 299 10", "folder:program run", "folder:folder none").with("folder_output", name))).GetId()
+			d.awaitState(id, func(j *macexecv1.Job) bool { return j.GetPhase() >= phase || client.Settled(j.GetState()) })
+			d.kill()
+			d.start()
+			job := d.wait(id, completed)
+			stop()
+			if a := artifact(t, job, "folder"); a.GetPath() != name || a.GetKept() != "" || a.GetSha256() != digestOf(t, path) {
+				t.Errorf("the artifact is %v", a)
+			}
+			if fi, err := os.Stat(path); err != nil || fi.Sys().(*syscall.Stat_t).Ino != job.GetPlan().GetSteps()[0].GetInode() {
+				t.Errorf("the folder is not the one of the plan: %v", err)
+			}
+			l.wantStarts(name, 1)
+		}
+	}
+	taken := d.submitFolder(l, "taken", phases[0].String(), false)
+	wantCode(t, taken.err, "ARGUMENTS_NOT_POSSIBLE")
+	name := "a_job_phase_running_0"
+	path := filepath.Join(d.project, name)
+	before := digestOf(t, path)
+	replaced := d.submitFolder(l, "replace", name, true)
+	if replaced.err != nil || replaced.job.GetState() != awaiting {
+		t.Fatalf("replacing is %s, want it to wait for a person: %v", replaced.job.GetState(), replaced.err)
+	}
+	stop := watchFolder(t, path, 300, 2)
+	d.approve(replaced.job)
+	job := d.wait(replaced.job.GetId(), completed)
+	stop()
+	if trash := job.GetPlan().GetSteps()[0].GetTrash(); digestOf(t, filepath.Join(d.project, trash)) != before || digestOf(t, path) != artifact(t, job, "folder").GetSha256() {
+		t.Error("the old folder is not in the trash, or the new one not in its place")
+	}
+	d.put("plain.txt", "a file")
+	wantCode(t, d.submitFolder(l, "file", "plain.txt", true).err, "ARGUMENTS_NOT_POSSIBLE")
+	d.wantNothingHidden()
+}
+
+type submitted struct {
+	job *macexecv1.Job
+	err error
+}
+
+func (d *daemon) submitFolder(l *ledgers, key, output string, replace bool) submitted {
+	d.t.Helper()
+	if !replace {
+		if err := os.Mkdir(filepath.Join(d.project, output), 0o700); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	req := call(key, "ledger_staged", l.args(key, "folder:file a 1", "folder:file b 2").with("folder_output", output))
+	req.Options = &macexecv1.Options{Replace: replace}
+	job, err := d.Submit(d.context(), req)
+	return submitted{job, err}
+}
+
+// What one job made is read by the next by its reference, a folder and a file of a list
+// too, with the digest that is recorded at the artifact.
+func TestChainOfJobs(t *testing.T) {
+	t.Parallel()
+	d, l := startDaemon(t), newLedgers(t)
+	first := d.wait(d.submit(call("first", "ledger_staged", l.args("a", "folder:file x/1.txt 3", "folder:file 2.txt 2", "list:file b.txt 4"))).GetId(), completed)
+	ref := "job:" + first.GetId() + "/"
+	second := d.wait(d.submit(call("second", "ledger_staged", l.args("b", "tree").with("tree", ref+"folder").with("output", "list.txt"))).GetId(), completed)
+	wantFile(t, filepath.Join(d.project, "list.txt"), "2.txt aa\nx/1.txt aaa\n")
+	in := second.GetInputs()[0]
+	if made := artifact(t, first, "folder"); in.GetSha256() != made.GetSha256() || in.GetSize() != 5 || in.GetMediaType() != "inode/directory" {
+		t.Errorf("the input is %v, the artifact %v", in, made)
+	}
+	third := d.wait(d.submit(call("third", "ledger_staged", l.args("c", "copy").with("input", "job:"+second.GetId()+"/file").with("output", "copy.txt"))).GetId(), completed)
+	wantFile(t, filepath.Join(d.project, "copy.txt"), "2.txt aa\nx/1.txt aaa\n")
+	if third.GetInputs()[0].GetSha256() != artifact(t, second, "file").GetSha256() {
+		t.Errorf("the input is %v", third.GetInputs())
+	}
+	d.wait(d.submit(call("list", "ledger_staged", l.args("d", "copy").with("input", ref+"list/b.txt").with("output", "b.txt"))).GetId(), completed)
+	wantFile(t, filepath.Join(d.project, "b.txt"), "aaaa")
+
+	// A folder of the project, and what does not fit.
+	if err := os.MkdirAll(filepath.Join(d.project, "dir", "in"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d.put("dir/in/a.txt", "hello")
+	d.wait(d.submit(call("project", "ledger_staged", l.args("e", "tree").with("tree", "dir").with("output", "dir.txt"))).GetId(), completed)
+	wantFile(t, filepath.Join(d.project, "dir.txt"), "in/a.txt hello\n")
+
+	open := l.gate("slow")
+	slow := d.submit(call("slow", "ledger_staged", l.args("slow", "write:10", "gate", "exit:1"))).GetId()
+	l.await("slow", "begin", 1)
+	d.put("copy.txt", "changed")
+	for name, test := range map[string]struct{ argument, value, code, keyword, says string }{
+		"a file as a folder":  {"tree", ref + "list/b.txt", "ARGUMENTS_NOT_POSSIBLE", "kind", "is a file, not a folder"},
+		"a folder as a file":  {"input", ref + "folder", "ARGUMENTS_NOT_POSSIBLE", "kind", "is a folder"},
+		"a project's folder":  {"input", "dir", "ARGUMENTS_NOT_POSSIBLE", "regular_file", "not a regular file"},
+		"no artifact":         {"input", ref + "list/c.txt", "ARGUMENTS_NOT_POSSIBLE", "exists", "no artifact"},
+		"not completed":       {"input", "job:" + slow + "/file", "ARGUMENTS_NOT_POSSIBLE", "job_completed", "is running, not completed"},
+		"changed since":       {"input", "job:" + third.GetId() + "/file", "ARGUMENTS_NOT_POSSIBLE", "exists", "no longer what job"},
+		"of another host":     {"input", "job:" + first.GetId()[:len(first.GetId())-8] + "aaaaaaaa/file", "JOB_ON_OTHER_HOST", "other_host", "is on host aaaaaaaa"},
+		"of nobody":           {"input", "job:nothing/file", "ARGUMENTS_NOT_POSSIBLE", "exists", "no job"},
+		"nothing but a job":   {"input", "job:" + first.GetId(), "ARGUMENTS_NOT_POSSIBLE", "reference", "is not job:<id>/<artifact>"},
+		"a folder with links": {"tree", "linked", "ARGUMENTS_NOT_POSSIBLE", "folder_content", "symbolic link"},
+	} {
+		if name == "a folder with links" {
+			if err := errors.Join(os.Mkdir(filepath.Join(d.project, "linked"), 0o700), os.Symlink("/etc/passwd", filepath.Join(d.project, "linked", "x"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := d.Submit(d.context(), call("no "+name, "ledger_staged", l.args("none", "copy").with(test.argument, test.value)))
+		refused := wantCode(t, err, test.code)
+		if f := refused.Findings(); len(f) != 1 || f[0].GetKeyword() != test.keyword || !strings.Contains(f[0].GetMessage(), test.says) || f[0].GetPointer() != "/"+test.argument {
+			t.Errorf("%s: %v", name, findings(err))
+		}
+		if test.code == "JOB_ON_OTHER_HOST" && refused.Detail.GetMetadata()["host"] != "aaaaaaaa" {
+			t.Errorf("the host is not named: %v", refused.Detail.GetMetadata())
+		}
+	}
+	open()
+	d.wait(slow, failed)
+	_, err := d.Submit(d.context(), call("of a failed one", "ledger_staged", l.args("none", "copy").with("input", "job:"+slow+"/file")))
+	if wantCode(t, err, "ARGUMENTS_NOT_POSSIBLE"); !strings.Contains(strings.Join(findings(err), ""), "is failed, not completed") {
+		t.Errorf("of a failed job: %v", findings(err))
+	}
+	l.wantStarts("none", 0)
 }

@@ -147,6 +147,8 @@ type FileInfo struct {
 	MediaType string
 	Folder    bool  // it is sent as a tar
 	Transfer  int64 // bytes that a download sends
+
+	files int // how many files a folder has
 }
 
 // File is an opened stored file.

@@ -46,11 +46,12 @@ func (e *Engine) openProject(ctx context.Context, _ string, name string) (*files
 func (e *Engine) openInput(ctx context.Context, principal string, args any, arg schemas.FileArgument) (*os.File, jobs.InputFile, error) {
 	in := jobs.InputFile{Pointer: arg.Pointer, Reference: arg.Value, InPlace: arg.InPlace}
 	if strings.HasPrefix(arg.Value, blobPrefix) || strings.HasPrefix(arg.Value, jobPrefix) {
-		f, info, err := e.openReference(ctx, Caller{Principal: principal}, arg.Value)
+		f, info, err := e.openResult(ctx, Caller{Principal: principal}, arg.Value)
 		if err != nil {
 			return nil, in, err
 		}
 		in.Size, in.SHA256, in.MediaType = info.Size, info.SHA256, info.MediaType
+		in.Folder, in.Files = info.Folder, info.files
 		return f, in, nil
 	}
 	in.Project, in.Path = projectOf(args), arg.Value
@@ -59,12 +60,64 @@ func (e *Engine) openInput(ctx context.Context, principal string, args any, arg 
 		return nil, in, err
 	}
 	defer root.Close()
+	if arg.TakesFolder() {
+		f, facts, err := root.OpenFolder(in.Path)
+		if err == nil {
+			in.Folder, in.ModTime, in.MediaType = true, facts.ModTime, files.MediaTypeFolder
+			return f, in, nil
+		}
+		if !errors.Is(err, files.ErrNotFolder) {
+			return nil, in, err
+		}
+	}
 	f, facts, err := root.Open(in.Path)
 	if err != nil {
 		return nil, in, err
 	}
 	in.Size, in.ModTime = facts.Size, facts.ModTime
 	return f, in, nil
+}
+
+func factsAt(root *files.Root, in jobs.InputFile) (files.Facts, error) {
+	if !in.Folder {
+		return root.Stat(in.Path)
+	}
+	f, facts, err := root.OpenFolder(in.Path)
+	if err != nil {
+		return facts, err
+	}
+	return facts, f.Close()
+}
+
+// digestInput reads what openInput opened, and says so in the record.
+func digestInput(ctx context.Context, f *os.File, arg schemas.FileArgument, in *jobs.InputFile) (err error) {
+	if !in.Folder {
+		in.SHA256, in.Size, err = files.Digest(ctx, f)
+		return err
+	}
+	tree, err := files.DigestFolder(ctx, f, treeRules(arg.Limits))
+	in.SHA256, in.Size, in.Files = tree.Digest(), tree.Size, tree.Files
+	return err
+}
+
+// digestAt digests what lies in a project: a file, or a folder.
+func digestAt(ctx context.Context, root *files.Root, p string, folder bool) (string, error) {
+	if folder {
+		f, _, err := root.OpenFolder(p)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		tree, err := files.DigestFolder(ctx, f, files.TreeRules{})
+		return tree.Digest(), err
+	}
+	f, _, err := root.Open(p)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	digest, _, err := files.Digest(ctx, f)
+	return digest, err
 }
 
 // changedInputs says which of a job's inputs are not any more what the job was
@@ -80,7 +133,7 @@ func (e *Engine) changedInputs(ctx context.Context, job *jobs.Job) []string {
 			list = append(list, fmt.Sprintf("the project of %s is not there any more", in.Pointer))
 			continue
 		}
-		facts, err := root.Stat(in.Path)
+		facts, err := factsAt(root, in)
 		_ = root.Close()
 		switch {
 		case isNotExist(err):

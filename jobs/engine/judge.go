@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -160,7 +161,26 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 	if slices.ContainsFunc(findings, func(f schemas.Finding) bool { return f.Keyword == "program" }) {
 		code = jobs.CodeToolUnavailable
 	}
+	if len(findings) == 1 && findings[0].Keyword == keywordOtherHost {
+		return j.elsewhere(findings)
+	}
 	return refusal(code, "business", findings)
+}
+
+// keywordOtherHost is the finding that a job whose output is wanted is on another host.
+const keywordOtherHost = "other_host"
+
+// elsewhere refuses a call whose one fault is that it was sent to the wrong host, so
+// that an orchestrator can send it to the right one.
+func (j *judgement) elsewhere(findings []schemas.Finding) *jobs.Error {
+	err := refusal(jobs.CodeOtherHost, "business", findings)
+	for _, arg := range j.tool.Files(j.args) {
+		if arg.Pointer == findings[0].Pointer {
+			id, _, _ := strings.Cut(strings.TrimPrefix(arg.Value, jobPrefix), "/")
+			err = err.With("host", hostOf(id)).WithJob(id)
+		}
+	}
+	return err
 }
 
 // keywordSpace is the finding that there is no room to stage the inputs.
@@ -178,8 +198,13 @@ func (e *Engine) lookAtInput(ctx context.Context, principal string, j *judgement
 		return in, schemas.File{}, finding, err
 	}
 	defer f.Close()
-	mediaType, sniffed, err := files.SniffFile(f)
-	if err == nil && in.Size == 0 && runs(j.tool) {
+	mediaType, sniffed := files.MediaTypeFolder, files.KindFolder
+	if in.Folder {
+		err = measure(ctx, f, arg, &in)
+	} else {
+		mediaType, sniffed, err = files.SniffFile(f)
+	}
+	if err == nil && (in.Size == 0 && !in.Folder || in.Folder && in.Files == 0) && runs(j.tool) {
 		err = files.ErrEmpty
 	}
 	if err != nil {
@@ -188,16 +213,39 @@ func (e *Engine) lookAtInput(ctx context.Context, principal string, j *judgement
 	}
 	kind := string(sniffed)
 	in.MediaType = mediaType
-	if len(arg.Kinds) > 0 && !slices.Contains(arg.Kinds, kind) {
-		return in, schemas.File{}, &schemas.Finding{
-			Pointer: arg.Pointer, Keyword: "kind",
-			Message: fmt.Sprintf("%q holds %s by its first bytes (%s), not %s", in.Reference, kind, mediaType, strings.Join(arg.Kinds, " or ")),
-			Hint:    "name a file that really is " + strings.Join(arg.Kinds, " or ") + "; the name's ending does not count",
-		}, nil
+	if (len(arg.Kinds) > 0 || in.Folder) && !slices.Contains(arg.Kinds, kind) {
+		return in, schemas.File{}, otherKind(arg, in, kind), nil
 	}
 	return in, schemas.File{
-		Name: path.Base(in.Path), Size: in.Size, MediaType: mediaType, Kind: kind, SHA256: in.SHA256,
+		Name: path.Base(in.Path), Size: in.Size, MediaType: mediaType, Kind: kind, SHA256: in.SHA256, Files: in.Files,
 	}, nil, nil
+}
+
+// otherKind says that an argument names something of a kind that the tool does not take.
+func otherKind(arg schemas.FileArgument, in jobs.InputFile, kind string) *schemas.Finding {
+	wanted := strings.Join(arg.Kinds, " or ")
+	f := &schemas.Finding{
+		Pointer: arg.Pointer, Keyword: "kind",
+		Message: fmt.Sprintf("%q holds %s by its first bytes (%s), not %s", in.Reference, kind, in.MediaType, wanted),
+		Hint:    "name a file that really is " + wanted + "; the name's ending does not count",
+	}
+	switch {
+	case in.Folder:
+		f.Message, f.Hint = fmt.Sprintf("%q is a folder, not %s", in.Reference, wanted), "name a file"
+	case len(arg.Kinds) == 1 && arg.TakesFolder():
+		f.Message, f.Hint = fmt.Sprintf("%q is a file, not a folder", in.Reference), "name a folder, or the artifact of a job that is one"
+	}
+	return f
+}
+
+// measure says how much a folder holds, and refuses one that could not be taken in.
+func measure(ctx context.Context, f *os.File, arg schemas.FileArgument, in *jobs.InputFile) error {
+	if !arg.TakesFolder() {
+		return nil // it is refused for its kind, or moved as it is
+	}
+	tree, err := files.MeasureFolder(ctx, f, treeRules(arg.Limits))
+	in.Size, in.Files = tree.Size, tree.Files
+	return err
 }
 
 // lookAtPublishes works out what the call would change in a project.
@@ -216,9 +264,10 @@ func (e *Engine) lookAtPublishes(ctx context.Context, principal string, req Requ
 		if !given {
 			continue
 		}
-		step := jobs.PublishStep{Verb: jobs.VerbCreate, Artifact: p.Create, Project: projectOf(j.args), Path: arg.Value}
+		made, _ := j.tool.Artifact(p.Create)
+		step := jobs.PublishStep{Verb: jobs.VerbCreate, Artifact: p.Create, Project: projectOf(j.args), Path: arg.Value, Folder: made.Folder()}
 		if p.Remove != "" {
-			step.Verb, step.Artifact = jobs.VerbRemove, ""
+			step.Verb, step.Artifact, step.Folder = jobs.VerbRemove, "", arg.TakesFolder()
 		}
 		if err := e.lookAtDestination(ctx, principal, &step, req.Options.Replace); err != nil {
 			finding, fault := asFinding(arg.Pointer, err)
@@ -242,33 +291,24 @@ func (e *Engine) lookAtDestination(ctx context.Context, principal string, step *
 		return err
 	}
 	defer root.Close()
-	if step.Verb == jobs.VerbRemove {
-		f, _, err := root.Open(step.Path)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		step.OldSHA256, _, err = files.Digest(ctx, f)
-		return err
-	}
 	there, err := root.Stat(step.Path)
 	switch {
+	case step.Verb == jobs.VerbRemove:
+		step.Folder = step.Folder && err == nil && there.Mode.IsDir()
 	case isNotExist(err):
 		return parentExists(root, step.Path)
 	case err != nil:
 		return err
-	case !there.Regular():
+	case step.Folder && !there.Mode.IsDir():
+		return fmt.Errorf("%q: %w, and a folder takes the place of a folder only", step.Path, files.ErrNotFolder)
+	case !step.Folder && !there.Regular():
 		return fmt.Errorf("%q: %w", step.Path, files.ErrNotRegular)
 	case !replace:
 		return fmt.Errorf("%q: %w", step.Path, files.ErrTaken)
+	default:
+		step.Verb = jobs.VerbReplace
 	}
-	f, _, err := root.Open(step.Path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	step.Verb = jobs.VerbReplace
-	step.OldSHA256, _, err = files.Digest(ctx, f)
+	step.OldSHA256, err = digestAt(ctx, root, step.Path, step.Folder)
 	return err
 }
 
@@ -335,16 +375,16 @@ func (e *Engine) bind(ctx context.Context, principal string, j *judgement) (jobs
 		if arg.Role != schemas.RoleInput {
 			continue
 		}
-		f, _, err := e.openInput(ctx, principal, j.args, arg)
+		f, in, err := e.openInput(ctx, principal, j.args, arg)
 		if err != nil {
 			return b, err
 		}
-		digest, _, err := files.Digest(ctx, f)
+		err = digestInput(ctx, f, arg, &in)
 		_ = f.Close()
 		if err != nil {
 			return b, err
 		}
-		b.Inputs[arg.Pointer] = digest
+		b.Inputs[arg.Pointer] = in.SHA256
 	}
 	for _, step := range j.publishes {
 		if step.OldSHA256 != "" {
@@ -386,6 +426,8 @@ func fileFinding(pointer string, err error) (schemas.Finding, bool) {
 		f.Keyword, f.Hint = "path", "name a file by its path inside the project, such as \"clips/a.mp4\""
 	case errors.Is(err, files.ErrDenied):
 		f.Keyword, f.Hint = "permission", "let the user that runs macexec read the file, or write to the folder"
+	case errors.Is(err, files.ErrTree), errors.Is(err, files.ErrTooLarge):
+		f.Keyword, f.Hint = "folder_content", "name a folder of plain files and folders, within the limits of the tool"
 	case errors.Is(err, files.ErrChanged):
 		f.Keyword, f.Hint = "changed", "call again when the file is no longer being written"
 	default:
@@ -394,7 +436,11 @@ func fileFinding(pointer string, err error) (schemas.Finding, bool) {
 			f.Pointer, f.Keyword, f.Hint = "/project_id", "project", "use a project that the host has (macexec projects list)"
 		case jobs.CodeFileNotFound, jobs.CodeJobNotFound, jobs.CodeArtifactGone, jobs.CodeArtifactChanged:
 			f.Keyword, f.Hint = "exists", "upload the file first, or name an artifact that a job has"
-		case jobs.CodeOtherHost, jobs.CodeRequestInvalid:
+		case jobs.CodeStateConflict:
+			f.Keyword, f.Hint = "job_completed", "wait for that job to complete; if it has failed, name another"
+		case jobs.CodeOtherHost:
+			f.Keyword, f.Hint = keywordOtherHost, "send the call to that host, or download the file there and upload it here"
+		case jobs.CodeRequestInvalid:
 			f.Keyword, f.Hint = "reference", "a file is a path, sha256:<hex>, or job:<id>/<artifact> of this host"
 		default:
 			return f, false

@@ -145,7 +145,8 @@ func (a *attempt) wanted() []jobs.PublishStep {
 		for _, arg := range a.tool.Files(a.vars.Args) {
 			switch arg.Name {
 			case p.At:
-				steps = append(steps, jobs.PublishStep{Verb: jobs.VerbCreate, Artifact: p.Create, Project: projectOf(a.vars.Args), Path: arg.Value})
+				made, _ := a.tool.Artifact(p.Create)
+				steps = append(steps, jobs.PublishStep{Verb: jobs.VerbCreate, Artifact: p.Create, Project: projectOf(a.vars.Args), Path: arg.Value, Folder: made.Folder()})
 			case p.Remove:
 				steps = append(steps, jobs.PublishStep{Verb: jobs.VerbRemove, Project: projectOf(a.vars.Args), Path: arg.Value})
 			}
@@ -166,7 +167,7 @@ func (a *attempt) withStep(ctx context.Context, step jobs.PublishStep, artifacts
 		source = filepath.Join(a.e.exec.JobDir(a.job.ID), artifacts[i].Kept)
 	}
 	return do(files.Step{
-		Verb: files.Verb(step.Verb), Root: root, Path: step.Path, Temp: step.Temp, Trash: step.Trash,
+		Verb: files.Verb(step.Verb), Root: root, Path: step.Path, Temp: step.Temp, Trash: step.Trash, Folder: step.Folder,
 		OldSHA256: step.OldSHA256, SHA256: step.SHA256, Device: step.Device, Inode: step.Inode,
 		Source: source, Job: a.job.ID,
 	})

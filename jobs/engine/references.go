@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,6 +52,22 @@ func (e *Engine) openReference(ctx context.Context, c Caller, ref string) (*os.F
 	return nil, FileInfo{}, jobs.Errorf(jobs.CodeRequestInvalid, "%q is neither sha256:<hex> nor job:<id>/<artifact>", ref)
 }
 
+// openResult is openReference for an argument: what a job made can be read by another
+// only once that job is completed.
+func (e *Engine) openResult(ctx context.Context, c Caller, ref string) (*os.File, FileInfo, error) {
+	if rest, ok := strings.CutPrefix(ref, jobPrefix); ok {
+		id, _, _ := strings.Cut(rest, "/")
+		job, err := e.visible(ctx, c, id)
+		if err != nil {
+			return nil, FileInfo{}, err
+		}
+		if job.State != jobs.StateCompleted {
+			return nil, FileInfo{}, jobs.Errorf(jobs.CodeStateConflict, "%s cannot be used: job %s is %s, not completed", ref, id, job.State).WithJob(id)
+		}
+	}
+	return e.openReference(ctx, c, ref)
+}
+
 func (e *Engine) openArtifact(ctx context.Context, c Caller, id, name string) (*os.File, FileInfo, error) {
 	ref := jobPrefix + id + "/" + name
 	job, err := e.visible(ctx, c, id)
@@ -62,7 +79,10 @@ func (e *Engine) openArtifact(ctx context.Context, c Caller, id, name string) (*
 		return nil, FileInfo{}, jobs.Errorf(jobs.CodeFileNotFound, "job %s has no artifact %q", id, name).WithJob(id)
 	}
 	a := job.Artifacts[i]
-	info := FileInfo{Reference: ref, Name: a.Name, SHA256: a.SHA256, Size: a.Size, MediaType: a.MediaType, Transfer: a.Size}
+	info := FileInfo{
+		Reference: ref, Name: path.Base(a.Name), SHA256: a.SHA256, Size: a.Size, MediaType: a.MediaType, Transfer: a.Size,
+		Folder: a.Folder, files: a.Files,
+	}
 	f, err := e.openArtifactFile(ctx, job, a)
 	if err != nil {
 		if isNotExist(err) {
@@ -77,7 +97,11 @@ func (e *Engine) openArtifact(ctx context.Context, c Caller, id, name string) (*
 // may write, checks that it is still what the job made.
 func (e *Engine) openArtifactFile(ctx context.Context, job *jobs.Job, a jobs.Artifact) (*os.File, error) {
 	if a.Kept != "" {
-		f, _, err := files.OpenKept(filepath.Join(e.exec.JobDir(job.ID), a.Kept))
+		kept := filepath.Join(e.exec.JobDir(job.ID), a.Kept)
+		if a.Folder {
+			return files.OpenKeptFolder(kept)
+		}
+		f, _, err := files.OpenKept(kept)
 		return f, err
 	}
 	root, err := e.openProject(ctx, job.Principal, a.Project)
@@ -85,11 +109,31 @@ func (e *Engine) openArtifactFile(ctx context.Context, job *jobs.Job, a jobs.Art
 		return nil, err
 	}
 	defer root.Close()
+	if a.Folder {
+		return openSameFolder(ctx, root, job, a)
+	}
 	f, _, err := root.Open(a.Path)
 	if err != nil {
 		return nil, err
 	}
 	if err := e.unchanged(ctx, f, job, a); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// openSameFolder opens a published folder that is still what the job made.
+func openSameFolder(ctx context.Context, root *files.Root, job *jobs.Job, a jobs.Artifact) (*os.File, error) {
+	f, _, err := root.OpenFolder(a.Path)
+	if err != nil {
+		return nil, err
+	}
+	tree, err := files.DigestFolder(ctx, f, files.TreeRules{})
+	switch {
+	case errors.Is(err, files.ErrTree), errors.Is(err, files.ErrTooLarge), errors.Is(err, files.ErrChanged), err == nil && tree.Digest() != a.SHA256:
+		err = jobs.Errorf(jobs.CodeArtifactChanged, "the folder %s in project %s is no longer what job %s made", a.Path, a.Project, job.ID).WithJob(job.ID)
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil

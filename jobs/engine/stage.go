@@ -115,23 +115,40 @@ func (a *attempt) stageInput(ctx context.Context, to string, arg schemas.FileArg
 	}
 	if !runs(a.tool) {
 		// Only looked at: what moves is decided when it moves.
-		in.SHA256, in.Size, err = files.Digest(ctx, f)
-		return schemas.File{Name: name, Size: in.Size, SHA256: in.SHA256, MediaType: in.MediaType}, err
+		err = digestInput(ctx, f, arg, in)
+		return schemas.File{Name: name, Size: in.Size, SHA256: in.SHA256, MediaType: in.MediaType, Files: in.Files}, err
 	}
-	staged, err := files.Stage(ctx, f, to, arg.Name)
+	var staged files.Staged
+	if now.Folder {
+		staged, err = files.StageFolder(ctx, f, to, arg.Name, treeRules(arg.Limits))
+	} else {
+		staged, err = files.Stage(ctx, f, to, arg.Name)
+	}
 	if err != nil {
 		return schemas.File{}, err
 	}
+	if recorded := now.SHA256; recorded != "" && recorded != staged.SHA256 {
+		return schemas.File{}, jobs.Errorf(jobs.CodeArtifactChanged, "%s is no longer what it was recorded to be: its bytes have changed on the disk", in.Reference)
+	}
 	in.SHA256, in.Size, in.MediaType = staged.SHA256, staged.Size, staged.MediaType
+	in.Folder, in.Files = now.Folder, staged.Files
 	return schemas.File{
 		Path: staged.Path, Name: name, Size: staged.Size, SHA256: staged.SHA256,
-		MediaType: staged.MediaType, Kind: string(staged.Kind),
+		MediaType: staged.MediaType, Kind: string(staged.Kind), Files: staged.Files,
 	}, nil
 }
 
 // stagedInput says what an input was that an earlier engine staged.
 func (a *attempt) stagedInput(ctx context.Context, arg schemas.FileArgument, in jobs.InputFile) (schemas.File, error) {
-	file := schemas.File{Name: nameOf(in, arg), Size: in.Size, SHA256: in.SHA256, MediaType: in.MediaType}
+	file := schemas.File{Name: nameOf(in, arg), Size: in.Size, SHA256: in.SHA256, MediaType: in.MediaType, Files: in.Files}
+	if in.Folder {
+		file.Path, file.Kind = filepath.Join(a.e.exec.AttemptDir(a.job.ID, a.n).In(), arg.Name), string(files.KindFolder)
+		f, err := files.OpenKeptFolder(file.Path)
+		if err != nil {
+			return file, err
+		}
+		return file, f.Close()
+	}
 	var f *os.File
 	var err error
 	if readInPlace(in) {
