@@ -45,9 +45,9 @@ type daemon struct {
 	journal  func(n int, req *macexecv1.ReadJournalRequest, s grpc.ServerStreamingServer[macexecv1.ReadJournalResponse]) error
 	download func(n int, req *macexecv1.DownloadFileRequest, s grpc.ServerStreamingServer[macexecv1.DownloadFileResponse]) error
 
-	info     *macexecv1.FileInfo // of StatFile
-	upload   func(n int, s grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse]) error
-	stat     func() (*macexecv1.StatUploadResponse, error)
+	info   *macexecv1.FileInfo // of StatFile
+	upload func(n int, s grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse]) error
+	stat   func() (*macexecv1.StatUploadResponse, error)
 
 	mu    sync.Mutex
 	conns []net.Conn

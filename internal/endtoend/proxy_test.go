@@ -40,7 +40,7 @@ func pass([]byte) bool { return false }
 // startProxy starts a proxy before the daemon.
 func (d *daemon) startProxy(p *proxy) {
 	d.t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
+	dir, err := os.MkdirTemp("/tmp", "mx")
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func (p *proxy) pass(from, to net.Conn, cut func([]byte) bool) {
 			p.mu.Lock()
 			p.cuts++
 			p.mu.Unlock()
-			_, _ = to.Write(piece[:rand.IntN(n)]) //nolint:gosec // a part of a message does not count as one
+			_, _ = to.Write(piece[:rand.IntN(n)]) // a part of a message does not count as one
 			return
 		}
 		if n > 0 {
@@ -134,7 +134,7 @@ func (p *proxy) pass(from, to net.Conn, cut func([]byte) bool) {
 
 // sometimes says yes with a probability of one in n.
 func sometimes(n int) func() bool {
-	return func() bool { return rand.IntN(n) == 0 } //nolint:gosec // nobody gains by guessing it
+	return func() bool { return rand.IntN(n) == 0 }
 }
 
 func cut(n int) func([]byte) bool {

@@ -94,6 +94,7 @@ type Engine struct {
 	pause       time.Duration  // before what failed for this host's own reasons is tried again
 	vault       *vault
 	verified    verified
+	turns       keyTurns // of submissions
 	sched       *scheduler
 	confinement keeper.Confinement // what this host enforces on a tool
 

@@ -117,6 +117,9 @@ func (s observedStore) Update(ctx context.Context, id string, change func(*jobs.
 // Submit decides a call; see submit.
 func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, error) {
 	began := time.Now()
+	if req.Key != "" {
+		defer e.turns.take(jobs.Key{Principal: c.Principal, Text: req.Key})()
+	}
 	receipt, err := e.submit(ctx, c, req)
 	d := Decided{Context: req.Context, Job: receipt.Job, Took: time.Since(began)}
 	if _, ok := e.registry.Tool(req.Tool, ""); ok {
