@@ -48,6 +48,10 @@ type Store interface {
 	// first of c.RunIDs as its run, and returned; if all was closed nothing is written.
 	CloseRuns(ctx context.Context, c RunClosing) (fresh RunClosing, err error)
 
+	// Closed says in words which of a job's run, parent run and parent call is closed;
+	// "": none of them.
+	Closed(ctx context.Context, j *Job) (why string, err error)
+
 	// LookupKey returns the record of a used key, or CodeJobNotFound.
 	LookupKey(ctx context.Context, key Key) (KeyRecord, error)
 

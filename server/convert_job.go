@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/jobs/engine"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
@@ -150,9 +151,23 @@ func convertUsage(u jobs.Usage) *macexecv1.Usage {
 	}
 }
 
+func convertUsageRow(by jobs.UsageBy, r jobs.UsageRow) *macexecv1.UsageRow {
+	return &macexecv1.UsageRow{
+		Name: r.Name, By: enum[macexecv1.UsageBy](by), Completed: r.Completed, Failed: r.Failed, Cancelled: r.Cancelled,
+		Usage: convertUsage(r.Usage), Since: timestamp(r.Since),
+	}
+}
+
 func convertKey(r jobs.KeyRecord, j *jobs.Job) *macexecv1.KeyRecord {
 	return &macexecv1.KeyRecord{
 		Principal: r.Key.Principal, Key: r.Key.Text, Kind: enum[macexecv1.KeyKind](r.Kind), Fingerprint: r.Fingerprint,
 		JobId: r.JobID, CreatedAt: timestamp(r.CreatedAt), Job: convertJob(j),
+	}
+}
+
+func convertCancellation(c engine.RunCancellation) *macexecv1.CancelRunResponse {
+	return &macexecv1.CancelRunResponse{
+		RunIds: slices.Clone(c.Runs), JobIds: slices.Clone(c.Stopped),
+		TooLateJobIds: slices.Clone(c.TooLate), UnknownJobIds: slices.Clone(c.Unknown),
 	}
 }

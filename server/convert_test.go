@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +52,8 @@ func TestWords(t *testing.T) {
 	same("on lock", words([]jobs.OnLock{jobs.OnLockWait, jobs.OnLockRefuse}), document.Words[macexecv1.OnLock]())
 	same("decision", words([]jobs.DecisionEffect{jobs.Allow, jobs.Deny, jobs.RequireApproval}), document.Words[macexecv1.DecisionEffect]())
 	same("key", words([]jobs.KeyKind{jobs.KeyJob, jobs.KeyTombstone, jobs.KeyFence}), document.Words[macexecv1.KeyKind]())
+	same("usage by", words([]jobs.UsageBy{jobs.UsageByRun, jobs.UsageByPrincipal, jobs.UsageByTool}), document.Words[macexecv1.UsageBy]())
+	same("host mode", words(jobs.Modes()), document.Words[macexecv1.HostMode]())
 	same("class", words(jobs.Classes()), document.Words[macexecv1.ErrorClass]())
 	same("user action", words(jobs.UserActions()), document.Words[macexecv1.UserAction]())
 	same("verdict", []string{"syntax", "schema", "business"}, document.Words[macexecv1.Verdict]())
@@ -186,8 +190,10 @@ func TestNothingIsForgotten(t *testing.T) {
 		host   engine.HostInfo
 		bar    engine.Progress
 		info   engine.FileInfo
+		run    engine.RunCancellation
+		sum    jobs.UsageRow
 	)
-	for _, v := range []any{&tool, &check, &entry, &chunk, &record, &host, &bar, &info} {
+	for _, v := range []any{&tool, &check, &entry, &chunk, &record, &host, &bar, &info, &run, &sum} {
 		full(reflect.ValueOf(v).Elem(), "")
 	}
 	tool.Name, tool.InputSchema, tool.OutputSchema = "t", []byte(`{"type":"object"}`), []byte(`{}`)
@@ -217,8 +223,10 @@ func TestNothingIsForgotten(t *testing.T) {
 		open: func(string) (engine.File, engine.FileInfo, error) {
 			return memory{bytes.NewReader(nil)}, info, nil
 		},
-		projects: []jobs.Project{{Name: "p", Root: "/p"}},
-		host:     host,
+		cancelRun: func(string, string) (engine.RunCancellation, error) { return run, nil },
+		usage:     func(jobs.UsageQuery) (jobs.UsagePage, error) { return jobs.UsagePage{Rows: []jobs.UsageRow{sum}}, nil },
+		projects:  []jobs.Project{{Name: "p", Root: "/p"}},
+		host:      host,
 		verify: func() (uint64, error) {
 			return 7, jobs.Errorf(jobs.CodeRecordDamaged, "entry 8 is broken")
 		},
@@ -260,6 +268,10 @@ func TestNothingIsForgotten(t *testing.T) {
 		add("journal_entry", e, nil)
 		return nil
 	}))
+	cancelled, err := c.Jobs.CancelRun(ctx, &macexecv1.CancelRunRequest{})
+	add("run_cancellation", cancelled, err)
+	usage, err := c.Jobs.SumUsage(ctx, &macexecv1.SumUsageRequest{})
+	add("usage_row", usage.GetRows()[0], err)
 	stat, err := c.Stat(ctx, "x")
 	add("file", stat, err)
 	projects, err := c.Host.ListProjects(ctx, &macexecv1.ListProjectsRequest{})
@@ -415,6 +427,50 @@ func TestFilters(t *testing.T) {
 	forgotten := append(unset(list.ProtoReflect(), "list"), unset(watch.ProtoReflect(), "watch")...)
 	if !slices.Equal(forgotten, []string{"list.page_token", "watch.from_now"}) {
 		t.Errorf("not asked for: %v", forgotten)
+	}
+}
+
+// TestUsage: what is asked for reaches the engine, and a page of long names is cut
+// without losing any.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	const rows = 90
+	asked := make(chan jobs.UsageQuery, 64)
+	c := start(t, &fakeEngine{usage: func(q jobs.UsageQuery) (page jobs.UsagePage, err error) {
+		asked <- q
+		from := 0
+		if q.After != "" {
+			if from, err = strconv.Atoi(q.After); err != nil {
+				return page, err
+			}
+		}
+		for i := from; i < min(from+q.Limit, rows); i++ {
+			page.Rows = append(page.Rows, jobs.UsageRow{Name: fmt.Sprint(i, strings.Repeat("n", 60<<10))})
+		}
+		if from+q.Limit < rows {
+			page.Next = strconv.Itoa(from + q.Limit)
+		}
+		return page, nil
+	}})
+	since := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC)
+	var got []string
+	for token, first := "", true; first || token != ""; first = false {
+		page, err := c.Jobs.SumUsage(t.Context(), &macexecv1.SumUsageRequest{
+			By: macexecv1.UsageBy_USAGE_BY_TOOL, Since: timestamppb.New(since), PageToken: token,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range page.GetRows() {
+			got = append(got, strings.TrimRight(r.GetName(), "n"))
+		}
+		token = page.GetNextPageToken()
+	}
+	if len(got) != rows || got[0] != "0" || got[rows-1] != strconv.Itoa(rows-1) {
+		t.Errorf("rows %v", got)
+	}
+	if diff := cmp.Diff(jobs.UsageQuery{By: jobs.UsageByTool, Since: since, Limit: 100}, <-asked); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -25,8 +25,10 @@ type Engine interface {
 	Watch(ctx context.Context, c engine.Caller, r engine.WatchRequest, yield func(engine.WatchEvent) error) error
 	Logs(ctx context.Context, c engine.Caller, r engine.LogRequest, yield func(engine.LogChunk) error) error
 	Cancel(ctx context.Context, c engine.Caller, id, reason string) (*jobs.Job, error)
+	CancelRun(ctx context.Context, c engine.Caller, runID, reason string) (engine.RunCancellation, error)
 	Approve(ctx context.Context, c engine.Caller, id, bindingDigest, reason string) (*jobs.Job, error)
 	Deny(ctx context.Context, c engine.Caller, id, reason string) (*jobs.Job, error)
+	SumUsage(ctx context.Context, c engine.Caller, q jobs.UsageQuery) (jobs.UsagePage, error)
 	Resolve(ctx context.Context, c engine.Caller, id string, to jobs.State, reason string) (*jobs.Job, error)
 
 	Upload(ctx context.Context, c engine.Caller, r engine.UploadRequest) (Upload, error)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -16,7 +17,7 @@ import (
 )
 
 type jobService struct {
-	macexecv1.UnimplementedJobServiceServer
+	macexecv1.UnsafeJobServiceServer
 
 	server *Server
 }
@@ -212,6 +213,14 @@ func (s *jobService) CancelJob(ctx context.Context, req *macexecv1.CancelJobRequ
 	return &macexecv1.CancelJobResponse{Job: convertJob(job)}, nil
 }
 
+func (s *jobService) CancelRun(ctx context.Context, req *macexecv1.CancelRunRequest) (*macexecv1.CancelRunResponse, error) {
+	done, err := s.server.engine.CancelRun(ctx, caller(ctx), req.GetRunId(), req.GetReason())
+	if err != nil {
+		return nil, err
+	}
+	return convertCancellation(done), nil
+}
+
 func (s *jobService) ApproveJob(ctx context.Context, req *macexecv1.ApproveJobRequest) (*macexecv1.ApproveJobResponse, error) {
 	job, err := s.server.engine.Approve(ctx, caller(ctx), req.GetId(), req.GetBindingDigest(), req.GetReason())
 	if err != nil {
@@ -238,4 +247,33 @@ func (s *jobService) ResolveJob(ctx context.Context, req *macexecv1.ResolveJobRe
 		return nil, err
 	}
 	return &macexecv1.ResolveJobResponse{Job: convertJob(job)}, nil
+}
+
+func (s *jobService) SumUsage(ctx context.Context, req *macexecv1.SumUsageRequest) (*macexecv1.SumUsageResponse, error) {
+	size, after, err := readPage(req)
+	if err != nil {
+		return nil, err
+	}
+	by, err := word[jobs.UsageBy]("by", req.GetBy())
+	if err != nil {
+		return nil, err
+	}
+	since, err := timeOf("since", req.GetSince())
+	if err != nil {
+		return nil, err
+	}
+	by = cmp.Or(by, jobs.UsageByRun)
+	for ; ; size /= 2 { // names are a caller's text, so a page may become too large
+		page, err := s.server.engine.SumUsage(ctx, caller(ctx), jobs.UsageQuery{By: by, Since: since, After: after, Limit: size})
+		if err != nil {
+			return nil, err
+		}
+		resp := &macexecv1.SumUsageResponse{
+			Rows:          each(page.Rows, func(r jobs.UsageRow) *macexecv1.UsageRow { return convertUsageRow(by, r) }),
+			NextPageToken: pageToken(page.Next),
+		}
+		if size == 1 || proto.Size(resp) <= maxAnswer {
+			return resp, nil
+		}
+	}
 }

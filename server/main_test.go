@@ -35,6 +35,8 @@ type fakeEngine struct {
 	watch     func(context.Context, engine.WatchRequest, func(engine.WatchEvent) error) error
 	logs      func(context.Context, engine.LogRequest, func(engine.LogChunk) error) error
 	cancel    func(id, reason string) (*jobs.Job, error)
+	cancelRun func(runID, reason string) (engine.RunCancellation, error)
+	usage     func(jobs.UsageQuery) (jobs.UsagePage, error)
 	upload    func(engine.UploadRequest) (server.Upload, error)
 	open      func(ref string) (engine.File, engine.FileInfo, error)
 	projects  []jobs.Project
@@ -89,6 +91,14 @@ func (f *fakeEngine) Logs(ctx context.Context, _ engine.Caller, r engine.LogRequ
 
 func (f *fakeEngine) Cancel(_ context.Context, _ engine.Caller, id, reason string) (*jobs.Job, error) {
 	return f.cancel(id, reason)
+}
+
+func (f *fakeEngine) CancelRun(_ context.Context, _ engine.Caller, runID, reason string) (engine.RunCancellation, error) {
+	return f.cancelRun(runID, reason)
+}
+
+func (f *fakeEngine) SumUsage(_ context.Context, _ engine.Caller, q jobs.UsageQuery) (jobs.UsagePage, error) {
+	return f.usage(q)
 }
 
 func (f *fakeEngine) Upload(_ context.Context, _ engine.Caller, r engine.UploadRequest) (server.Upload, error) {

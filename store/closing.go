@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"go.etcd.io/bbolt"
+
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -124,9 +126,18 @@ func (b *batch) closeRuns(c jobs.RunClosing) (fresh jobs.RunClosing, write func(
 	}, nil
 }
 
+// Closed implements jobs.Store.
+func (s *Store) Closed(ctx context.Context, j *jobs.Job) (why string, err error) {
+	err = s.view(ctx, func(tx *bbolt.Tx) error {
+		why, err = closedFor(tx.Bucket([]byte(bucketClosed)), j)
+		return err
+	})
+	return why, err
+}
+
 // closedFor says in words which of a job's run, parent run and parent call is
 // closed, or "".
-func (b *batch) closedFor(j *jobs.Job) (string, error) {
+func closedFor(records *bbolt.Bucket, j *jobs.Job) (string, error) {
 	c := &j.Call.Context
 	for _, named := range [...]struct{ what, kind, id string }{
 		{"run", closedRun, c.RunID},
@@ -136,7 +147,7 @@ func (b *batch) closedFor(j *jobs.Job) (string, error) {
 		if named.id == "" {
 			continue
 		}
-		raw := b.closed.Get(closing{Kind: named.kind, Principal: j.Principal, ID: named.id}.place())
+		raw := records.Get(closing{Kind: named.kind, Principal: j.Principal, ID: named.id}.place())
 		if raw == nil {
 			continue
 		}

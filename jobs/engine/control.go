@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	"github.com/macexec/macexec/jobs"
 )
@@ -14,14 +15,29 @@ func (e *Engine) Cancel(ctx context.Context, c Caller, id, reason string) (*jobs
 		return nil, err
 	}
 	stop := jobs.StopRequest{Principal: c.Principal, Reason: reason, End: jobs.EndCancelledByCaller, At: e.now()}
-	job, err := e.store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
-		note := jobs.Note{Principal: c.Principal, Message: "asked to stop: " + reason}
-		if j.State == jobs.StateQueued || j.State == jobs.StateAwaitingApproval {
+	return e.stop(context.WithoutCancel(ctx), id, stop, "asked to stop: "+reason)
+}
+
+// stop ends a job that has not started, or stores the request to stop a running one.
+// One that is to be stopped already is left as it is.
+func (e *Engine) stop(ctx context.Context, id string, stop jobs.StopRequest, message string) (*jobs.Job, error) {
+	var asked *jobs.Job
+	job, err := e.store.Update(ctx, id, func(j *jobs.Job) (jobs.Note, error) {
+		note := jobs.Note{Principal: stop.Principal, Message: message}
+		switch {
+		case j.State == jobs.StateQueued || j.State == jobs.StateAwaitingApproval:
 			return note, j.Cancel(stop)
+		case j.State == jobs.StateRunning && j.Stop != nil:
+			asked = j
+			return note, errAsked
+		default:
+			return note, j.RequestStop(stop)
 		}
-		return note, j.RequestStop(stop)
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, errAsked):
+		job = asked
+	case err != nil:
 		return nil, err
 	}
 	if job.State.Terminal() {
@@ -37,6 +53,9 @@ func (e *Engine) Cancel(ctx context.Context, c Caller, id, reason string) (*jobs
 	}
 	return job, nil
 }
+
+// errAsked says that there is nothing to write: the job is to be stopped already.
+var errAsked = errors.New("a stop was asked for before")
 
 // Resolve ends an unknown job by a named principal's word.
 func (e *Engine) Resolve(ctx context.Context, c Caller, id string, to jobs.State, reason string) (*jobs.Job, error) {

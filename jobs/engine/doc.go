@@ -16,6 +16,7 @@
 //	recover.go   what a new daemon concludes from what the old one left
 //	control.go   cancel and resolve
 //	fence.go     a key under which nothing will ever start
+//	runs.go      a cancelled run, and all that came from it
 //	observe.go   who is told of all this
 //	query.go, watch.go, wait.go, progress.go, files.go   what callers ask for
 //

@@ -72,6 +72,15 @@ func (e *Engine) Jobs(ctx context.Context, c Caller, q jobs.Query) (jobs.Page, e
 	return page, err
 }
 
+// SumUsage sums what the caller's ended jobs cost.
+func (e *Engine) SumUsage(ctx context.Context, c Caller, q jobs.UsageQuery) (jobs.UsagePage, error) {
+	if q.Principal != "" && q.Principal != c.Principal {
+		return jobs.UsagePage{}, nil // as for a list
+	}
+	q.Principal = c.Principal
+	return e.store.SumUsage(ctx, q)
+}
+
 // Tools lists the newest version of every tool, by name, and the manifests that
 // could not be loaded.
 func (e *Engine) Tools(ctx context.Context, _ Caller) ([]ToolInfo, []ToolProblem, error) {

@@ -17,6 +17,7 @@ import (
 //	running, intent stored      the keeper's records decide, under the lock
 //	unknown                     stays unknown, and keeps its locks
 //
+// One whose run was cancelled is stopped, if the cancel had not come to that.
 // Nothing new starts before all locks are where they were.
 func (e *Engine) recoverAll(ctx context.Context) error {
 	open, damaged, err := e.store.Open(ctx)
@@ -29,6 +30,15 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 	for _, job := range open {
 		e.sawID(job.ID)
 		e.observer.Found(job)
+		if job.State != jobs.StateUnknown {
+			ended, err := e.endClosed(ctx, job)
+			if err != nil { // it is asked again before a start
+				e.log.Error("it cannot be told whether a job's run was cancelled", "job_id", job.ID, "error", err)
+			}
+			if ended && job.State != jobs.StateRunning {
+				continue
+			}
+		}
 		switch job.State {
 		case jobs.StateQueued, jobs.StateAwaitingApproval:
 			if job.Call.Options.OnLock == jobs.OnLockRefuse {

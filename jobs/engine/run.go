@@ -60,9 +60,7 @@ var errLeft = errors.New("the engine is stopping")
 
 // runAttempt begins the next attempt of a queued job and sees it through.
 func (e *Engine) runAttempt(id string) {
-	_, err := e.change(id, "an attempt begins", func(j *jobs.Job) error {
-		return j.Begin(e.boot, e.now())
-	})
+	err := e.begin(id)
 	switch jobs.CodeOf(err) {
 	case "":
 	case jobs.CodeStateConflict, jobs.CodeTooLate, jobs.CodeJobNotFound:
@@ -79,6 +77,24 @@ func (e *Engine) runAttempt(id string) {
 		return
 	}
 	a.conclude(a.run())
+}
+
+// begin stores that the next attempt begins, unless the job is not to start any more.
+func (e *Engine) begin(id string) error {
+	ctx := context.Background()
+	job, err := e.store.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	if ended, err := e.endClosed(ctx, job); err != nil {
+		return err
+	} else if ended {
+		return jobs.Errorf(jobs.CodeStateConflict, "the run of job %s was cancelled", id).WithJob(id)
+	}
+	_, err = e.change(id, "an attempt begins", func(j *jobs.Job) error {
+		return j.Begin(e.boot, e.now())
+	})
+	return err
 }
 
 // newAttempt takes up the newest attempt of a running job. It is made known before

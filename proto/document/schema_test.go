@@ -18,19 +18,21 @@ import (
 // documents says which message is which document of schemas/.
 func documents() map[string]proto.Message {
 	return map[string]proto.Message{
-		"job":           &macexecv1.Job{},
-		"event":         &macexecv1.Event{},
-		"error":         &macexecv1.Error{},
-		"tool":          &macexecv1.ToolInfo{},
-		"check":         &macexecv1.Check{},
-		"journal_entry": &macexecv1.Entry{},
-		"key":           &macexecv1.KeyRecord{},
-		"log":           &macexecv1.LogChunk{},
-		"project":       &macexecv1.Project{},
-		"file":          &macexecv1.FileInfo{},
-		"host":          &macexecv1.HostInfo{},
-		"whoami":        &macexecv1.Identity{},
-		"verify":        &macexecv1.JournalReport{},
+		"job":              &macexecv1.Job{},
+		"event":            &macexecv1.Event{},
+		"error":            &macexecv1.Error{},
+		"tool":             &macexecv1.ToolInfo{},
+		"check":            &macexecv1.Check{},
+		"journal_entry":    &macexecv1.Entry{},
+		"key":              &macexecv1.KeyRecord{},
+		"run_cancellation": &macexecv1.CancelRunResponse{},
+		"usage_row":        &macexecv1.UsageRow{},
+		"log":              &macexecv1.LogChunk{},
+		"project":          &macexecv1.Project{},
+		"file":             &macexecv1.FileInfo{},
+		"host":             &macexecv1.HostInfo{},
+		"whoami":           &macexecv1.Identity{},
+		"verify":           &macexecv1.JournalReport{},
 	}
 }
 

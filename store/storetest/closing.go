@@ -130,6 +130,11 @@ func closeTests() []suiteTest {
 				if err != nil || got.Outcome != jobs.SubmitClosed || got.Job != nil || !strings.HasPrefix(got.Closed, words) || !strings.Contains(got.Closed, "enough") {
 					t.Errorf("%s: %+v, %v", words, got, err)
 				}
+				j := NewJob(1)
+				change(j)
+				if why, err := s.Closed(t.Context(), j); err != nil || why != got.Closed {
+					t.Errorf("%s: of a job it is said %q, %v", words, why, err)
+				}
 			}
 			_, err = s.LookupKey(t.Context(), jobs.Key{Principal: "orchestrator", Text: "key-1"})
 			wantCode(t, err, jobs.CodeJobNotFound)
@@ -146,8 +151,12 @@ func closeTests() []suiteTest {
 			n := 10
 			for name, change := range taken {
 				n++
-				if got, err := submitChanged(t, s, n, change); err != nil || got.Outcome != jobs.SubmitAccepted {
-					t.Errorf("%s: %+v, %v", name, got, err)
+				got, err := submitChanged(t, s, n, change)
+				if err != nil || got.Outcome != jobs.SubmitAccepted {
+					t.Fatalf("%s: %+v, %v", name, got, err)
+				}
+				if why, err := s.Closed(t.Context(), got.Job); err != nil || why != "" {
+					t.Errorf("%s: it is said %q, %v", name, why, err)
 				}
 			}
 			e := entries(t, s, 0)[0]
