@@ -6,8 +6,9 @@ import (
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
-// chunkSize is how much of a file goes in one message.
-const chunkSize = 256 << 10
+// chunkSize is how much of a file goes in one message. A message that is cut in two is
+// lost, so it is no larger than it must be to be fast.
+const chunkSize = 64 << 10
 
 // A TransferOption changes how a file is moved.
 type TransferOption func(*transfer)

@@ -14,8 +14,9 @@ import (
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
-// chunkSize is how much of a file goes in one message.
-const chunkSize = 256 << 10
+// chunkSize is how much of a file goes in one message. A message that is cut in two is
+// lost, so it is no larger than it must be to be fast.
+const chunkSize = 64 << 10
 
 // largestChunk is the most that an upload may send in one message.
 const largestChunk = 1 << 20
@@ -66,16 +67,34 @@ func (s *fileService) UploadFile(stream grpc.ClientStreamingServer[macexecv1.Upl
 	}})
 }
 
-// receive writes the chunks of an upload.
+// readAhead is how many messages of an upload may have come in and not be written
+// yet.
+const readAhead = 16
+
+// receive writes the chunks of an upload. It takes them off the stream before they can
+// be written, because gRPC forgets what it holds when a line breaks, and all of that
+// would have to be sent again.
 func receive(stream grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse], w io.Writer) error {
-	for {
-		req, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
+	var ended error // read once messages is closed
+	messages := make(chan *macexecv1.UploadFileRequest, readAhead)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(stream.Context()))
+	defer cancel()
+	go func() { // ends with the stream, or when nothing is taken any more
+		defer close(messages)
+		for {
+			req, err := stream.Recv()
+			if err != nil {
+				ended = err
+				return
+			}
+			select {
+			case messages <- req:
+			case <-ctx.Done():
+				return
+			}
 		}
-		if err != nil {
-			return err
-		}
+	}()
+	for req := range messages {
 		chunk, ok := req.GetPart().(*macexecv1.UploadFileRequest_Chunk)
 		if !ok {
 			return badField("start", "may only be the first message of an upload")
@@ -87,6 +106,10 @@ func receive(stream grpc.ClientStreamingServer[macexecv1.UploadFileRequest, mace
 			return err
 		}
 	}
+	if errors.Is(ended, io.EOF) {
+		return nil
+	}
+	return ended
 }
 
 func (s *fileService) StatUpload(ctx context.Context, req *macexecv1.StatUploadRequest) (*macexecv1.StatUploadResponse, error) {

@@ -30,7 +30,7 @@ func TestBlobs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state/blobs")
 	b := openBlobs(t, dir)
 	for range 2 { // the same bytes twice are kept once
-		w, err := b.Create(t.Context(), int64(len(png)), false)
+		w, err := b.Create(int64(len(png)), false)
 		must(t, err)
 		for i := range png {
 			if _, err := w.Write([]byte{png[i]}); err != nil {
@@ -82,7 +82,7 @@ func TestBlobRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	b := openBlobs(t, dir)
-	w, err := b.Create(t.Context(), 10, false)
+	w, err := b.Create(10, false)
 	must(t, err)
 	if n, err := w.Write([]byte("12345678901")); n != 0 || !errors.Is(err, files.ErrTooLarge) {
 		t.Error(n, err)
@@ -96,11 +96,11 @@ func TestBlobRefused(t *testing.T) {
 	if _, err := w.Seal(t.Context(), sha("another")); !errors.Is(err, files.ErrDigest) {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	w, err = b.Create(ctx, 10, false)
+	w, err = b.Create(10, false)
 	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := w.Write([]byte("1")); !errors.Is(err, context.Canceled) {
+	if _, err := w.Seal(ctx, ""); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	w.Abort()
@@ -118,7 +118,7 @@ func TestBlobsAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	b, err := files.OpenBlobs(dir)
 	must(t, err)
-	w, err := b.Create(t.Context(), 100, false)
+	w, err := b.Create(100, false)
 	must(t, err)
 	_, err = w.Write([]byte("half"))
 	must(t, err)
@@ -135,7 +135,7 @@ func TestBlobsAfterACrash(t *testing.T) {
 	}
 	// A damaged blob is healed by the next upload of the same bytes.
 	put := func() {
-		w, err := again.Create(t.Context(), 100, false)
+		w, err := again.Create(100, false)
 		must(t, err)
 		_, err = w.Write([]byte("whole"))
 		must(t, err)
@@ -162,7 +162,7 @@ func TestBlobsInParallel(t *testing.T) {
 	for i := range 32 {
 		all.Go(func() {
 			content := fmt.Sprintf("blob %d", i%8)
-			w, err := b.Create(t.Context(), 100, false)
+			w, err := b.Create(100, false)
 			if err != nil {
 				t.Error(err)
 				return

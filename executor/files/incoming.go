@@ -100,8 +100,8 @@ func (b *Blobs) readRecord(name string) (UploadID, bool) {
 
 // Create begins an upload of at most limit bytes that leaves nothing if it is not
 // committed. With reserve, room for all of them is taken at once. It ends with
-// Shelve or Abort; writes fail once ctx is done.
-func (b *Blobs) Create(ctx context.Context, limit int64, reserve bool) (*BlobWriter, error) {
+// Shelve or Abort.
+func (b *Blobs) Create(limit int64, reserve bool) (*BlobWriter, error) {
 	for n := 0; ; n++ {
 		name := fmt.Sprintf("%supload-%d.tmp", Reserved, n)
 		f, err := b.incoming.open(name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
@@ -112,7 +112,7 @@ func (b *Blobs) Create(ctx context.Context, limit int64, reserve bool) (*BlobWri
 			return nil, explain(filepath.Join(b.path, incomingFolder), err)
 		}
 		p := &partial{name: name, limit: limit, sum: sha256.New()}
-		w := &BlobWriter{ctx: ctx, b: b, f: f, p: p}
+		w := &BlobWriter{b: b, f: f, p: p}
 		p.holder = w
 		if reserve {
 			if err := reserveRoom(f, limit); err != nil {
@@ -140,7 +140,7 @@ func (b *Blobs) Resume(ctx context.Context, id UploadID, offset int64) (*BlobWri
 	if offset < 0 || offset > id.Size {
 		return nil, &OffsetError{Offset: offset, Stands: b.Offset(id)}
 	}
-	w := &BlobWriter{ctx: ctx, b: b}
+	w := &BlobWriter{b: b}
 	for {
 		p := b.partialOf(id)
 		retry, err := b.take(w, p, id, offset)
@@ -148,7 +148,7 @@ func (b *Blobs) Resume(ctx context.Context, id UploadID, offset int64) (*BlobWri
 			continue // it ended while we came
 		}
 		if err == nil {
-			err = w.catchUp()
+			err = w.catchUp(ctx)
 		}
 		if err != nil {
 			w.Abort()
@@ -300,10 +300,9 @@ func (b *Blobs) forget(p *partial) error {
 
 // BlobWriter is a stream of an upload. It is for one goroutine.
 type BlobWriter struct {
-	ctx context.Context //nolint:containedctx // an io.Writer has nowhere else to take it from
-	b   *Blobs
-	f   *os.File // nil once it has ended
-	p   *partial
+	b *Blobs
+	f *os.File // nil once it has ended
+	p *partial
 }
 
 // may says whether the stream may touch its upload, which is locked.
@@ -314,16 +313,22 @@ func (w *BlobWriter) may() error {
 	case w.p.holder != w:
 		return ErrTakenOver
 	default:
-		return context.Cause(w.ctx)
+		return nil
 	}
 }
 
 // catchUp digests what came in before a restart, in pieces, so that a newer stream
 // need not wait for it.
-func (w *BlobWriter) catchUp() error {
+func (w *BlobWriter) catchUp(ctx context.Context) error {
 	p := w.p
+	if w.Size() == 0 {
+		return nil
+	}
 	buf := make([]byte, copyBuffer)
 	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
 		p.mu.Lock()
 		err := w.may()
 		n := int(min(int64(len(buf)), p.size-p.summed))

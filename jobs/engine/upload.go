@@ -39,9 +39,9 @@ func (e *Engine) Upload(ctx context.Context, c Caller, req UploadRequest) (*Uplo
 	case req.Offset != 0:
 		return nil, jobs.Errorf(jobs.CodeRequestInvalid, "start.offset is %d, but only an upload that names its digest and size can be gone on with", req.Offset).With("field", offsetField)
 	case req.Size >= 0:
-		u.w, err = e.blobs.Create(ctx, req.Size, true)
+		u.w, err = e.blobs.Create(req.Size, true)
 	default:
-		u.w, err = e.blobs.Create(ctx, most, false)
+		u.w, err = e.blobs.Create(most, false)
 	}
 	if err != nil {
 		return nil, uploadFault("begun", err)
