@@ -23,7 +23,14 @@ import (
 // UploadID names an upload that can be taken up again. Two owners never share one,
 // even of the same bytes.
 type UploadID struct {
-	Owner  string `json:"owner"`
+	Owner  string // any text
+	SHA256 string
+	Size   int64
+}
+
+// uploadRecord is an UploadID as JSON, which has no place for every text.
+type uploadRecord struct {
+	Owner  []byte `json:"owner"`
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"`
 }
@@ -36,7 +43,7 @@ func (id UploadID) name() string {
 }
 
 // recordSuffix is what the name of an upload's record ends with. The record holds
-// its UploadID as JSON: what the name is made of, and so a proof of whose it is.
+// the UploadID: what the name is made of, and so a proof of whose it is.
 const recordSuffix = ".json"
 
 // partial is an upload on its way. Its file is never longer than limit.
@@ -94,8 +101,9 @@ func (b *Blobs) readRecord(name string) (UploadID, bool) {
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, 1<<16))
-	var id UploadID
-	return id, err == nil && json.Unmarshal(text, &id) == nil && checkSHA256(id.SHA256) == nil && id.Size >= 0
+	var r uploadRecord
+	ok := err == nil && json.Unmarshal(text, &r) == nil && checkSHA256(r.SHA256) == nil && r.Size >= 0
+	return UploadID{string(r.Owner), r.SHA256, r.Size}, ok
 }
 
 // Create begins an upload of at most limit bytes that leaves nothing if it is not
@@ -207,7 +215,7 @@ func (b *Blobs) take(w *BlobWriter, p *partial, id UploadID, offset int64) (ende
 // openPartial opens the file of an upload, and makes it under its record if it is
 // not there.
 func (b *Blobs) openPartial(name string, id UploadID) (*os.File, error) {
-	text, err := json.Marshal(id)
+	text, err := json.Marshal(uploadRecord{[]byte(id.Owner), id.SHA256, id.Size})
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,25 @@ func (e *Engine) sweepUploads() {
 func (e *Engine) sweepOnce(ctx context.Context) error {
 	before := e.now().Add(-e.limits().BlobUnused)
 	_, expired := e.blobs.Expire(before)
-	return errors.Join(expired, e.removeStrays(ctx))
+	return errors.Join(expired, e.collectBlobs(ctx, before), e.removeStrays(ctx))
+}
+
+func (e *Engine) collectBlobs(ctx context.Context, before time.Time) error {
+	const some = 64 // uploads wait no longer than that many take
+	for {
+		n, err := func() (int, error) {
+			e.shelves.Lock()
+			defer e.shelves.Unlock()
+			gone, err := e.store.CollectBlobs(ctx, before, some)
+			for _, blob := range gone {
+				err = errors.Join(err, e.blobs.Remove(blob.SHA256))
+			}
+			return len(gone), err
+		}()
+		if err != nil || n < some {
+			return err
+		}
+	}
 }
 
 // removeStrays removes files without a record.

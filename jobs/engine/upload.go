@@ -60,6 +60,8 @@ func uploadID(c Caller, digest string, size int64) files.UploadID {
 // that the file is there. A file that is there is as good as stored anew: it stays
 // long enough for a call that names it.
 func (e *Engine) StatUpload(ctx context.Context, c Caller, digest string, size int64) (UploadStatus, error) {
+	e.shelves.RLock()
+	defer e.shelves.RUnlock()
 	info, err := e.StatFile(ctx, c, blobPrefix+digest)
 	switch {
 	case jobs.CodeOf(err) == jobs.CodeFileNotFound:
@@ -69,7 +71,13 @@ func (e *Engine) StatUpload(ctx context.Context, c Caller, digest string, size i
 	case info.Size != size:
 		return UploadStatus{}, jobs.Errorf(jobs.CodeRequestInvalid, "size is %d, but the file of that digest has %d bytes", size, info.Size).With("field", "size")
 	}
-	return UploadStatus{File: &info, Offset: size}, nil
+	// GetBlob again: what is found here cannot be collected while shelves is held.
+	blob, err := e.store.GetBlob(ctx, digest)
+	if err == nil && e.now().Sub(blob.LastUse()) > e.limits().BlobUnused/2 {
+		blob.Principals, blob.StoredAt = []string{c.Principal}, e.now()
+		err = e.store.PutBlob(context.WithoutCancel(ctx), blob)
+	}
+	return UploadStatus{File: &info, Offset: size}, err
 }
 
 // Write takes the next bytes.
