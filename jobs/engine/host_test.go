@@ -27,6 +27,7 @@ type host struct {
 	*Engine
 
 	t        testing.TB
+	areas    []*files.Blobs // of every engine
 	state    string
 	store    *flakyStore
 	observer Observer // of the next engine
@@ -60,7 +61,12 @@ func newHost(t testing.TB, manifests ...string) *host {
 	})
 	h.store = &flakyStore{Store: records, read: map[string]int{}}
 	h.start()
-	t.Cleanup(func() { h.Stop() })
+	t.Cleanup(func() {
+		h.Stop()
+		for _, b := range h.areas {
+			b.Close()
+		}
+	})
 	root := filepath.Join(state, ProjectsFolder, "p")
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		t.Fatal(err)
@@ -97,7 +103,7 @@ func (h *host) start() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.t.Cleanup(blobs.Close)
+	h.areas = append(h.areas, blobs)
 	h.Engine, err = New(Options{
 		Store: h.store, Registry: registry, Policy: policy.Default(), Executor: exec, Programs: resolver, Blobs: blobs,
 		SecretKey: []byte(strings.Repeat("k", 32)), BootSession: "boot", Facts: HostInfo{StatePath: h.state},
