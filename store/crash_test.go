@@ -42,8 +42,9 @@ func child(t testing.TB, role, path string) (*exec.Cmd, io.WriteCloser, *bufio.S
 	return cmd, in, bufio.NewScanner(out)
 }
 
-// submitForever submits from many goroutines, starts and cancels what it has, and
-// prints each id when it is answered, until the process is killed.
+// submitForever submits from many goroutines, cancels what it has, supersedes that,
+// fences keys, closes runs and sets the mode, and prints what it did when it is
+// answered, until the process is killed.
 func submitForever(path string) {
 	s, err := store.Open(context.Background(), store.Options{Path: path})
 	if err != nil {
@@ -55,21 +56,57 @@ func submitForever(path string) {
 	for worker := range 8 {
 		wg.Go(func() {
 			for n := first + worker; ; n += 8 {
-				got, err := s.Submit(context.Background(), storetest.Submission(storetest.NewJob(n)))
-				if err != nil {
+				if err := submitSteps(s, n, func(what, id string) { _, _ = os.Stdout.WriteString(what + " " + id + "\n") }); err != nil {
 					fmt.Fprintln(os.Stderr, err)
 					return
 				}
-				_, _ = os.Stdout.WriteString("1 " + got.Job.ID + "\n")
-				if _, err := s.Update(context.Background(), got.Job.ID, storetest.Cancel); err != nil {
-					fmt.Fprintln(os.Stderr, err)
-					return
-				}
-				_, _ = os.Stdout.WriteString("2 " + got.Job.ID + "\n")
 			}
 		})
 	}
 	wg.Wait()
+}
+
+// The words of submitForever besides a job's revision.
+const (
+	saidFenced = "fenced"
+	saidClosed = "closed"
+	saidPaused = "paused"
+)
+
+// submitSteps makes one write of each kind for the n-th job, and says each when it is
+// answered.
+func submitSteps(s *store.Store, n int, say func(what, id string)) error {
+	ctx := context.Background()
+	j := storetest.NewJob(n)
+	j.Call.Context.RunID = "run-" + j.ID
+	if _, err := s.Submit(ctx, storetest.Submission(j)); err != nil {
+		return err
+	}
+	say("1", j.ID)
+	if _, err := s.Update(ctx, j.ID, storetest.Cancel); err != nil {
+		return err
+	}
+	say("2", j.ID)
+	next := storetest.NewJob(n)
+	next.ID = strings.Replace(j.ID, "01K", "01L", 1)
+	next.Key, next.Call.Options.Supersedes = "next of "+j.Key, j.ID
+	if _, err := s.Submit(ctx, storetest.Submission(next)); err != nil {
+		return err
+	}
+	say("3", j.ID)
+	if _, _, err := s.FenceKey(ctx, jobs.Key{Principal: j.Principal, Text: saidFenced + j.ID}, jobs.Entry{}); err != nil {
+		return err
+	}
+	say(saidFenced, j.ID)
+	if _, err := s.CloseRuns(ctx, jobs.RunClosing{Principal: j.Principal, RunIDs: []string{"run-" + j.ID}}); err != nil {
+		return err
+	}
+	say(saidClosed, j.ID)
+	if err := s.SetMode(ctx, jobs.HostMode{Mode: jobs.ModePaused, Reason: j.ID}); err != nil {
+		return err
+	}
+	say(saidPaused, j.ID)
+	return nil
 }
 
 // G3: whatever a daemon answered before it was killed is there afterwards, and the
@@ -81,43 +118,89 @@ func TestKill(t *testing.T) {
 		rounds = 3
 	}
 	path := newPath(t)
-	answered := map[string]uint64{} // job id → revision
+	answered := killed{revisions: map[string]uint64{}, said: map[string][]string{}}
 	for range rounds {
 		cmd, _, lines := child(t, "submit", path)
 		for left := 1 + rand.IntN(200); left > 0 && lines.Scan(); left-- {
-			answer(t, answered, lines.Text())
+			answered.answer(t, lines.Text())
 		}
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		for lines.Scan() { // what was answered before the end
-			answer(t, answered, lines.Text())
+			answered.answer(t, lines.Text())
 		}
 		_ = cmd.Wait()
 		wantClean(t, path)
 		s := open(t, path)
-		for id, revision := range answered {
-			if j, err := s.Get(t.Context(), id); err != nil || j.Revision < revision {
-				t.Errorf("job %s was answered at revision %d: %+v, %v", id, revision, j, err)
-			}
-		}
+		answered.want(t, s)
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(answered) == 0 {
+	if len(answered.revisions) == 0 {
 		t.Error("nothing was answered")
 	}
 }
 
-func answer(t *testing.T, answered map[string]uint64, line string) {
-	revision, id, ok := strings.Cut(line, " ")
-	n, err := strconv.ParseUint(revision, 10, 64)
-	if !ok || err != nil || len(id) != len(storetest.JobID(0)) {
+// killed is what a process said before it was killed.
+type killed struct {
+	revisions map[string]uint64   // by job id
+	said      map[string][]string // job ids, by the word
+}
+
+func (k killed) answer(t *testing.T, line string) {
+	word, id, ok := strings.Cut(line, " ")
+	if !ok || len(id) != len(storetest.JobID(0)) {
 		t.Logf("the child says %q", line) // the kill may have cut its last line
 		return
 	}
-	answered[id] = max(answered[id], n)
+	if n, err := strconv.ParseUint(word, 10, 64); err == nil {
+		k.revisions[id] = max(k.revisions[id], n)
+	} else {
+		k.said[word] = append(k.said[word], id)
+	}
+}
+
+// want holds a store to all that was said.
+func (k killed) want(t *testing.T, s *store.Store) {
+	t.Helper()
+	for id, revision := range k.revisions {
+		j, err := s.Get(t.Context(), id)
+		if err != nil || j.Revision < revision || (j.SupersededBy != "") != (j.Revision == 3) {
+			t.Errorf("job %s was answered at revision %d: %+v, %v", id, revision, j, err)
+		}
+	}
+	for _, id := range k.said[saidFenced] {
+		record, err := s.LookupKey(t.Context(), jobs.Key{Principal: "orchestrator", Text: saidFenced + id})
+		if err != nil || record.Kind != jobs.KeyFence {
+			t.Errorf("the key of %s was fenced: %+v, %v", id, record, err)
+		}
+	}
+	for _, id := range k.said[saidClosed] {
+		fresh, err := s.CloseRuns(t.Context(), jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"run-" + id}})
+		if err != nil || len(fresh.RunIDs) != 0 {
+			t.Errorf("the run of %s was closed: %+v, %v", id, fresh, err)
+		}
+	}
+	if m, err := s.Mode(t.Context()); err != nil || len(k.said[saidPaused]) > 0 && m.Mode != jobs.ModePaused {
+		t.Errorf("the host was paused: %+v, %v", m, err)
+	}
+	var ended int64
+	sum, err := s.SumUsage(t.Context(), jobs.UsageQuery{By: jobs.UsageByTool})
+	for _, row := range sum.Rows {
+		ended += row.Cancelled
+	}
+	page, listed := jobs.Query{States: []jobs.State{jobs.StateCancelled}, Limit: 1000}, int64(0)
+	for more := true; more && err == nil; {
+		var p jobs.Page
+		p, err = s.List(t.Context(), page)
+		listed += int64(len(p.Jobs))
+		page.After, more = p.Next, p.Next != ""
+	}
+	if err != nil || ended != listed {
+		t.Errorf("%d jobs ended and %d are counted, %v", listed, ended, err)
+	}
 }
 
 // A store that another process holds is refused after a bounded wait, with the

@@ -175,7 +175,7 @@ func (l *listing) byIndex(tx *bbolt.Tx, below string, n int) []string {
 				continue
 			}
 		}
-		if s, any := l.chunk(indexed, chunk, open[chunk]); any {
+		if s, some := l.chunk(indexed, chunk, open[chunk]); some {
 			l.pick(order, chunk, s, below, &found)
 		}
 	}

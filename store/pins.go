@@ -123,68 +123,74 @@ const collectChunk = 1024
 
 // CollectBlobs implements jobs.Store. The files are looked for by reading; only what
 // is found is looked at again, and removed, by the writer.
-func (s *Store) CollectBlobs(ctx context.Context, unusedSince time.Time, limit int) ([]jobs.Blob, error) {
-	var found []string
+func (s *Store) CollectBlobs(ctx context.Context, unusedSince time.Time, limit int) (gone []jobs.Blob, err error) {
+	found, err := s.findUnused(ctx, unusedSince, limit)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	err = s.do(ctx, func(b *batch) (write func() error, err error) {
+		gone, write, err = b.collect(found, unusedSince)
+		return write, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return gone, nil
+}
+
+// findUnused returns the digests of files that could be collected now.
+func (s *Store) findUnused(ctx context.Context, unusedSince time.Time, limit int) (found []string, err error) {
 	for after, more := []byte(nil), true; more; {
 		err := s.view(ctx, func(tx *bbolt.Tx) error {
 			blobs, pins := tx.Bucket([]byte(bucketBlobs)), tx.Bucket([]byte(bucketPins))
 			c, n := blobs.Cursor(), 0
-			for k, _ := c.Seek(after); k != nil; k, _ = c.Next() {
+			more = false
+			for k, _ := c.Seek(after); k != nil && (limit <= 0 || len(found) < limit); k, _ = c.Next() {
 				if n++; n > collectChunk {
-					after = bytes.Clone(k)
+					after, more = bytes.Clone(k), true
 					return nil
 				}
 				if _, ok := collectable(blobs, pins, string(k), unusedSince); ok {
 					found = append(found, string(k))
 				}
-				if limit > 0 && len(found) == limit {
-					break
-				}
 			}
-			more = false
 			return nil
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	if len(found) == 0 {
-		return nil, nil
+	return found, nil
+}
+
+// collect removes the records of files that nothing uses, with one entry. That is for
+// everybody to see, so it names no file.
+func (b *batch) collect(digests []string, unusedSince time.Time) (gone []jobs.Blob, write func() error, err error) {
+	var size int64
+	for _, digest := range digests {
+		if blob, ok := collectable(b.blobs, b.pins, digest, unusedSince); ok {
+			gone = append(gone, blob)
+			size += blob.Size
+		}
 	}
-	var gone []jobs.Blob
-	err := s.do(ctx, func(b *batch) (func() error, error) {
-		gone = nil
-		var size int64
-		for _, digest := range found {
-			if blob, ok := collectable(b.blobs, b.pins, digest, unusedSince); ok {
-				gone = append(gone, blob)
-				size += blob.Size
-			}
-		}
-		if len(gone) == 0 {
-			return nil, nil
-		}
-		// The entry is for everybody to see, so it names no file.
-		entry, err := b.seal(jobs.Entry{
-			Kind:    jobs.EntryHost,
-			Message: fmt.Sprintf("removed %d uploaded files with %d bytes that nothing has used since %s", len(gone), size, unusedSince.UTC().Format(time.RFC3339)),
-		})
-		if err != nil {
-			return nil, err
-		}
-		return func() error {
-			for _, blob := range gone {
-				if err := b.blobs.Delete([]byte(blob.SHA256)); err != nil {
-					return err
-				}
-			}
-			return b.putEntry(entry)
-		}, nil
+	if len(gone) == 0 {
+		return nil, nil, nil
+	}
+	entry, err := b.seal(jobs.Entry{
+		Kind:    jobs.EntryHost,
+		Message: fmt.Sprintf("removed %d uploaded files with %d bytes that nothing has used since %s", len(gone), size, unusedSince.UTC().Format(time.RFC3339)),
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return gone, nil
+	return gone, func() error {
+		for _, blob := range gone {
+			if err := b.blobs.Delete([]byte(blob.SHA256)); err != nil {
+				return err
+			}
+		}
+		return b.putEntry(entry)
+	}, nil
 }
 
 // collectable reports whether nothing uses a file, nor has since a time. A record

@@ -76,7 +76,7 @@ func (b *bench) export(ctx context.Context) error {
 
 func (b *bench) addExport(job, bare cost) {
 	add := func(what string, value, yard time.Duration, floor string) {
-		ratio := "1 (the yardstick)"
+		ratio := yardstick
 		if value != yard {
 			ratio = times(float64(value), float64(yard))
 		}

@@ -208,7 +208,7 @@ func (b *bench) submitBeside(ctx context.Context, full, empty *daemon) error {
 		}
 	}
 	over, under := median(slow), median(quick)
-	b.table.add(row{what: "durable SubmitJob, 1 caller, empty store, p50", figure: ms(under), ratio: "1 (the yardstick)"})
+	b.table.add(row{what: "durable SubmitJob, 1 caller, empty store, p50", figure: ms(under), ratio: yardstick})
 	b.table.add(row{
 		what: fmt.Sprintf("the same with %d finished jobs, in turn", b.many), figure: ms(over), ratio: times(float64(over), float64(under)),
 		floor: atMost(float64(over)/float64(under), 1.2, "%.1f ×"),

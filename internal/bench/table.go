@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// yardstick is the ratio of a figure that others are compared with.
+const yardstick = "1 (the yardstick)"
+
 // row is one figure. ratio and floor may be empty.
 type row struct{ what, figure, ratio, floor string }
 

@@ -294,10 +294,8 @@ func supersedeTests() []suiteTest {
 
 func pinTests() []suiteTest {
 	const digest = "abababababababababababababababababababababababababababababababab"
-	reads := func(digest string) func(*jobs.Job) {
-		return func(j *jobs.Job) {
-			j.Inputs = []jobs.InputFile{{Pointer: "/input", Reference: "sha256:" + digest}, {Pointer: "/again", Reference: "sha256:" + digest}, {Pointer: "/clip", Reference: "in/clip.mov", SHA256: digest}}
-		}
+	reads := func(j *jobs.Job) {
+		j.Inputs = []jobs.InputFile{{Pointer: "/input", Reference: "sha256:" + digest}, {Pointer: "/again", Reference: "sha256:" + digest}, {Pointer: "/clip", Reference: "in/clip.mov", SHA256: digest}}
 	}
 	put := func(t *testing.T, s jobs.Store, who string, at time.Time) {
 		t.Helper()
@@ -314,21 +312,21 @@ func pinTests() []suiteTest {
 	}
 	return []suiteTest{
 		{"a job needs its uploaded files, of its own principal", func(t *testing.T, s jobs.Store) {
-			_, err := submitChanged(t, s, 1, reads(digest))
+			_, err := submitChanged(t, s, 1, reads)
 			wantCode(t, err, jobs.CodeFileNotFound)
 			put(t, s, "other", Time())
-			_, err = submitChanged(t, s, 1, reads(digest))
+			_, err = submitChanged(t, s, 1, reads)
 			wantCode(t, err, jobs.CodeFileNotFound)
 			wantSame(t, "head", uint64(1), s.Head())
 			put(t, s, "orchestrator", Time())
-			if got, err := submitChanged(t, s, 1, reads(digest)); err != nil || got.Job.Seq != 1 {
+			if got, err := submitChanged(t, s, 1, reads); err != nil || got.Job.Seq != 1 {
 				t.Errorf("got %+v, %v", got, err)
 			}
 		}},
 		{"a file is kept while a job reads it, and for a while after", func(t *testing.T, s jobs.Store) {
 			put(t, s, "orchestrator", Time().Add(-time.Hour))
 			for n := 1; n <= 2; n++ {
-				if _, err := submitChanged(t, s, n, reads(digest)); err != nil {
+				if _, err := submitChanged(t, s, n, reads); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -349,7 +347,7 @@ func pinTests() []suiteTest {
 			_, err = s.GetBlob(t.Context(), digest)
 			wantCode(t, err, jobs.CodeFileNotFound)
 			collect(t, s, later, 0)
-			_, err = submitChanged(t, s, 3, reads(digest))
+			_, err = submitChanged(t, s, 3, reads)
 			wantCode(t, err, jobs.CodeFileNotFound)
 			last := entries(t, s, s.Head()-1)[0]
 			if last.Kind != jobs.EntryHost || strings.Contains(last.Message, digest) || !strings.Contains(last.Message, "1 uploaded file") {
@@ -392,7 +390,7 @@ func pinTests() []suiteTest {
 					gone.Add(int64(len(got)))
 					return
 				}
-				switch _, err := submitChanged(t, s, i, reads(digest)); jobs.CodeOf(err) {
+				switch _, err := submitChanged(t, s, i, reads); jobs.CodeOf(err) {
 				case "":
 					taken.Add(1)
 				case jobs.CodeFileNotFound:
