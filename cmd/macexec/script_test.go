@@ -249,6 +249,10 @@ func documentOf(args []string) string {
 			return "log"
 		case sub == "artifacts":
 			return "file"
+		case sub == "usage":
+			return "usage_row"
+		case sub == "cancel" && slices.Contains(args, "--run"):
+			return "run_cancellation"
 		case slices.Contains(args, "--key") && sub == "show":
 			return "key"
 		}
