@@ -15,7 +15,8 @@ func TestG5_UnknownIsRunAgainByAPerson(t *testing.T) {
 	d, l := startDaemon(t), newLedgers(t)
 	s := &scene{daemon: d, l: l, open: l.gate("a")}
 	req := call("first", "ledger_"+external, l.args("a", "gate"))
-	req.Context = &macexecv1.CallContext{RunId: "r", ToolCallId: "c"}
+	req.Context = &macexecv1.CallContext{RunId: "r", ToolCallId: "c", ContextId: "one at a time"}
+	req.Options = &macexecv1.Options{SerialContext: true}
 	s.id = d.submitRun(req).GetId()
 	l.await("a", "begin", 1)
 	s.was = d.started(s.id, 1)
@@ -47,12 +48,19 @@ func TestG5_UnknownIsRunAgainByAPerson(t *testing.T) {
 	if code, said := d.macexec("jobs", "rerun", s.id, "--yes"); code != 10 || !strings.Contains(said, next.GetId()) {
 		t.Errorf("a second successor: exit %d\n%s", code, said)
 	}
+
+	// Meanwhile it waits, since nobody knows whether the old one is over, and whoever
+	// waits for it is told how to end that.
+	d.approve(next)
+	code, said = d.macexec("jobs", "wait", "--wait", "3s", next.GetId())
+	if code != 12 || !strings.Contains(said, "held by unknown job "+s.id) || !strings.Contains(said, "macexec jobs resolve "+s.id) {
+		t.Errorf("while it waits for the unknown job: exit %d\n%s", code, said)
+	}
 	l.wantStarts("a", 1)
 
 	if code, said := d.macexec("jobs", "resolve", s.id, "--as", "failed", "--reason", "the ledger has no end"); code != 0 {
 		t.Fatalf("exit %d\n%s", code, said)
 	}
-	d.approve(next)
 	s.open()
 	d.wait(next.GetId(), macexecv1.JobState_JOB_STATE_COMPLETED)
 	l.wantStarts("a", 2)
