@@ -22,28 +22,32 @@ func errDraining() *jobs.Error {
 }
 
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, end := s.begin(ctx, info.FullMethod, req)
 	var resp any
 	err := s.admit(ctx, info.FullMethod, func(ctx context.Context) (err error) {
 		resp, err = handler(ctx, req)
 		return err
 	})
 	if err != nil {
-		return nil, s.statusOf(ctx, err, info.FullMethod, idsOf(req))
+		resp, err = nil, s.statusOf(ctx, err, info.FullMethod, idsOf(req))
 	}
-	return resp, nil
+	end(err)
+	return resp, err
 }
 
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	var ids requestIDs
-	err := s.admit(ss.Context(), info.FullMethod, func(ctx context.Context) error {
+	observed, end := s.begin(ss.Context(), info.FullMethod, nil)
+	err := s.admit(observed, info.FullMethod, func(ctx context.Context) error {
 		return s.untilDrained(ctx, func(ctx context.Context) error {
 			return handler(srv, &guardedStream{ServerStream: ss, ctx: ctx, ids: &ids, clientStreams: info.IsClientStream})
 		})
 	})
 	if err != nil {
-		return s.statusOf(ss.Context(), err, info.FullMethod, ids)
+		err = s.statusOf(ss.Context(), err, info.FullMethod, ids)
 	}
-	return nil
+	end(err)
+	return err
 }
 
 // untilDrained calls handle, which may take long, with a context that also ends when

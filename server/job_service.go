@@ -29,6 +29,7 @@ func (s *jobService) SubmitJob(ctx context.Context, req *macexecv1.SubmitJobRequ
 	if err != nil {
 		return nil, err
 	}
+	call.Context = withCarriedTrace(ctx, call.Context)
 	receipt, err := s.server.engine.Submit(context.WithoutCancel(ctx), caller(ctx), call)
 	if err != nil {
 		return nil, err

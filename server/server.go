@@ -22,6 +22,8 @@ type Options struct {
 	Resolve Resolver
 	// Log takes faults and panics. Nil: nowhere.
 	Log *slog.Logger
+	// Observe is told of each request. Nil: nobody is told.
+	Observe Observe
 }
 
 // Server is the gRPC face on unix sockets. It also serves grpc.health.v1 (which says
@@ -35,6 +37,7 @@ type Server struct {
 	engine      Engine
 	resolve     Resolver
 	log         *slog.Logger
+	observe     Observe
 	permissions map[string]Role
 
 	grpc     *grpc.Server
@@ -45,7 +48,7 @@ type Server struct {
 
 // New makes a Server that does not serve yet.
 func New(o Options) *Server {
-	s := &Server{engine: o.Engine, resolve: o.Resolve, log: o.Log, permissions: permissions(), health: health.NewServer()}
+	s := &Server{engine: o.Engine, resolve: o.Resolve, log: o.Log, observe: o.Observe, permissions: permissions(), health: health.NewServer()}
 	if s.resolve == nil {
 		s.resolve = OwnerOnly()
 	}

@@ -37,6 +37,9 @@ type Options struct {
 	LockWait time.Duration    // 0: DefaultLockWait; negative: do not wait
 	Now      func() time.Time // nil: time.Now
 	Logger   *slog.Logger     // nil: nothing is logged
+	// Committed is told of each commit, how long it took and why it failed. It must be
+	// quick, since the next commit waits for it. Nil: nobody is told.
+	Committed func(took time.Duration, err error)
 }
 
 func (o Options) withDefaults() Options {
@@ -48,6 +51,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Committed == nil {
+		o.Committed = func(time.Duration, error) {}
 	}
 	return o
 }
@@ -61,6 +67,7 @@ type Store struct {
 	now    func() time.Time
 	hostID string
 	cache  *cache
+	told   func(took time.Duration, err error) // of each commit
 
 	// gate keeps readers from beginning while a commit is on its way: bbolt writes
 	// its meta page into the mapped file before it flushes it, so a read begun
@@ -113,7 +120,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		path: o.Path, file: file, db: db, log: o.Logger, now: o.Now, cache: newCache(),
+		path: o.Path, file: file, db: db, log: o.Logger, now: o.Now, cache: newCache(), told: o.Committed,
 		grown: make(chan struct{}), wake: make(chan struct{}, 1), closing: make(chan struct{}),
 		failed: make(chan struct{}), done: make(chan struct{}),
 	}

@@ -227,11 +227,14 @@ func (s *Store) rollback(b *batch) {
 
 // commit makes a batch durable and publishes it, or finds out what became of it.
 func (s *Store) commit(b *batch, ops []*operation) {
+	var err error
+	begun := time.Now()
+	defer func() { s.told(time.Since(begun), err) }()
 	s.gate.Lock()
 	defer s.gate.Unlock()
 	txid := uint64(b.tx.ID())
 	panicked := true
-	err := guarded(func() error {
+	err = guarded(func() error {
 		err := b.tx.Commit()
 		panicked = false
 		return err

@@ -27,6 +27,17 @@ type config struct {
 		MaxAttempts            int   `json:"max_attempts"`
 	} `json:"limits"`
 	Confinement string `json:"confinement"`
+	Metrics     struct {
+		Listen string `json:"listen"`
+	} `json:"metrics"`
+	Tracing struct {
+		Endpoint string   `json:"endpoint"`
+		Sample   *float64 `json:"sample"` // nil: every trace
+	} `json:"tracing"`
+	Log struct {
+		Format string `json:"format"`
+		Level  string `json:"level"`
+	} `json:"log"`
 }
 
 // readConfig reads a configuration; no file means the defaults, and a bad file is

@@ -56,7 +56,6 @@ func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
 	// of it saves a third of the time of a request.
 	debug.SetGCPercent(400)
 	debug.SetMemoryLimit(memoryLimit)
-	log := slog.New(slog.NewTextHandler(std.Err, nil))
 	if err := os.MkdirAll(o.State, 0o700); err != nil {
 		return cannotServe("the state folder cannot be made", err)
 	}
@@ -64,6 +63,11 @@ func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
 	if err != nil {
 		return failed(exitUsage, jobs.CodeRequestInvalid, "the configuration cannot be used: "+err.Error(), "mend config.yaml and start macexec serve again; no job was changed")
 	}
+	watching, err := observe(conf, o.Version, std.Err)
+	if err != nil {
+		return cannotServe("the log cannot be begun", err)
+	}
+	log := watching.log()
 	if err := notForgotten(o.State); err != nil {
 		return cannotServe("the store is gone", err)
 	}
@@ -72,7 +76,7 @@ func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
 	if err != nil {
 		return cannotServe("the key of secret arguments cannot be used", err)
 	}
-	records, err := store.Open(ctx, store.Options{Path: filepath.Join(o.State, "store.db"), Logger: log})
+	records, err := store.Open(ctx, store.Options{Path: filepath.Join(o.State, "store.db"), Logger: log, Committed: watching.committed()})
 	if err != nil {
 		return cannotServe("the store cannot be opened", err)
 	}
@@ -81,9 +85,16 @@ func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
 			log.Error("the store was not closed well", "error", err)
 		}
 	}()
-	eng, err := newEngine(o, conf, records, secret, log)
+	defer watching.close() //nolint:contextcheck // what waits is sent after the daemon was told to stop
+	if err := watching.trace(ctx, conf, o.Version, records.HostID()); err != nil {
+		return cannotServe("tracing cannot begin", err)
+	}
+	eng, err := newEngine(o, conf, records, secret, watching)
 	if err != nil {
 		return cannotServe("the daemon cannot be set up", err)
+	}
+	if err := watching.listen(conf, eng, records); err != nil {
+		return cannotServe("the metrics cannot be served", err)
 	}
 	if err := nameProjects(ctx, eng, o.State, conf.Projects, log); err != nil {
 		return cannotServe("the projects cannot be named", err)
@@ -98,7 +109,7 @@ func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
 		return cannotServe("what an earlier daemon left cannot be read", err)
 	}
 	defer eng.Stop()
-	face := server.New(server.Options{Engine: server.Adapt(eng), Resolve: ownerButNoTool(eng), Log: log})
+	face := server.New(server.Options{Engine: server.Adapt(eng), Resolve: ownerButNoTool(eng), Log: log, Observe: watching.requests()})
 	served := make(chan error, 1)
 	go func() { served <- face.Serve(lis) }()
 	ready = true
@@ -136,7 +147,8 @@ func cannotServe(what string, err error) error {
 }
 
 // newEngine wires the rooms together.
-func newEngine(o serveOptions, conf config, records *store.Store, secret []byte, log *slog.Logger) (*engine.Engine, error) {
+func newEngine(o serveOptions, conf config, records *store.Store, secret []byte, watching *observers) (*engine.Engine, error) {
+	log := watching.log()
 	started := time.Now()
 	boot, err := launchd.BootSession()
 	if err != nil {
@@ -170,6 +182,7 @@ func newEngine(o serveOptions, conf config, records *store.Store, secret []byte,
 	return engine.New(engine.Options{
 		Store: records, Registry: registry, Policy: policy.Default(), Executor: exec, Programs: resolver,
 		Blobs: blobs, SecretKey: secret, BootSession: boot, Limits: conf.limits(), Logger: log,
+		Observer: watching.engine(),
 		Facts: engine.HostInfo{
 			OS: runtime.GOOS, OSVersion: launchd.OSVersion(), Arch: runtime.GOARCH, BootSession: boot,
 			Version: o.Version, StatePath: o.State, MemoryBytes: launchd.MemoryBytes(), StartedAt: started,

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -162,17 +163,20 @@ func (a *attempt) traced(env []string) []string {
 
 // Gauges is what can be read of an engine at any moment.
 type Gauges struct {
-	Slots     []Slot
-	DiskFree  int64 // bytes on the disk of the jobs' folders, -1 if it cannot be told
-	Head      uint64
-	Accepting bool
+	Slots    []Slot
+	DiskFree int64 // bytes on the disk of the jobs' folders, -1 if it cannot be told
+	Head     uint64
+	Mode     jobs.Mode // empty if it cannot be told
 }
 
 // Gauges reads what changes all the time.
 func (e *Engine) Gauges() Gauges {
-	g := Gauges{Slots: e.sched.slots(), Head: e.store.Head(), Accepting: e.stopped.Err() == nil, DiskFree: -1}
+	g := Gauges{Slots: e.sched.slots(), Head: e.store.Head(), DiskFree: -1}
 	if free, err := files.FreeBytes(e.exec.Root()); err == nil {
 		g.DiskFree = free
+	}
+	if mode, err := e.store.Mode(context.Background()); err == nil {
+		g.Mode = cmp.Or(mode.Mode, jobs.ModeOpen)
 	}
 	return g
 }
