@@ -61,7 +61,7 @@ func (a *app) filesGetCommand() *cobra.Command {
 		if replace {
 			options = append(options, client.Replace())
 		}
-		if err := a.fetch(ctx, c, args[0], path, options...); err != nil {
+		if err := a.fetch(ctx, c, info, path, options...); err != nil {
 			return err
 		}
 		a.remarkf("downloaded %s (%s)", path, show.Size(info.GetTransferSize()))
@@ -82,12 +82,12 @@ func (a *app) upload(ctx context.Context, c *client.Client, path string) (*macex
 	return info, nil
 }
 
-// fetch downloads one file to a path where nothing is. One that was cut off goes on
-// where it was.
-func (a *app) fetch(ctx context.Context, c *client.Client, reference, path string, options ...client.TransferOption) error {
+// fetch downloads one file to a path where nothing is. One that was cut off
+// goes on where it was.
+func (a *app) fetch(ctx context.Context, c *client.Client, info *macexecv1.FileInfo, path string, options ...client.TransferOption) error {
 	status := a.status()
 	defer status.Clear()
-	_, err := c.Download(ctx, reference, path, append(options, client.OnProgress(moved(status, path)))...)
+	_, err := c.Download(ctx, info.GetReference(), path, append(options, client.OnProgress(moved(status, path)))...)
 	if errors.Is(err, fs.ErrExist) {
 		return unwritable(fmt.Errorf("%s exists and is not replaced", path))
 	}

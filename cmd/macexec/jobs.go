@@ -142,8 +142,14 @@ func (a *app) jobsArtifactsCommand() *cobra.Command {
 		files := make([]*macexecv1.FileInfo, len(job.GetArtifacts()))
 		for i, artifact := range job.GetArtifacts() {
 			files[i] = &macexecv1.FileInfo{
-				Reference: "job:" + job.GetId() + "/" + artifact.GetName(), Name: artifact.GetName(),
-				Sha256: artifact.GetSha256(), Size: artifact.GetSize(), MediaType: artifact.GetMediaType(),
+				Reference: artifactReference(job, artifact), Name: artifact.GetName(), Folder: artifact.GetFolder(),
+				Sha256: artifact.GetSha256(), Size: artifact.GetSize(), MediaType: artifact.GetMediaType(), TransferSize: artifact.GetSize(),
+			}
+			if artifact.GetFolder() {
+				// How large its tar is only the host can say, while the folder is there.
+				if info, err := c.Stat(ctx, artifactReference(job, artifact)); err == nil {
+					files[i].TransferSize = info.GetTransferSize()
+				}
 			}
 		}
 		return a.printFiles(files)
