@@ -40,6 +40,8 @@ type Engine interface {
 	AddProject(ctx context.Context, c engine.Caller, p jobs.Project) (jobs.Project, error)
 	RemoveProject(ctx context.Context, c engine.Caller, name string) error
 	Host(ctx context.Context, c engine.Caller) (engine.HostInfo, error)
+	SetMode(ctx context.Context, c engine.Caller, mode jobs.Mode, reason string) (engine.HostInfo, error)
+	OnMode(listen func(jobs.Mode))
 
 	Journal(ctx context.Context, c engine.Caller, after uint64, limit int, follow bool, yield func(jobs.Entry) error) error
 	VerifyJournal(ctx context.Context, c engine.Caller) (good uint64, err error)

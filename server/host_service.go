@@ -21,6 +21,18 @@ func (s *hostService) GetHost(ctx context.Context, _ *macexecv1.GetHostRequest) 
 	return &macexecv1.GetHostResponse{Host: convertHost(host)}, nil
 }
 
+func (s *hostService) SetHostMode(ctx context.Context, req *macexecv1.SetHostModeRequest) (*macexecv1.SetHostModeResponse, error) {
+	mode, err := word[jobs.Mode]("mode", req.GetMode())
+	if err != nil {
+		return nil, err
+	}
+	host, err := s.server.engine.SetMode(ctx, caller(ctx), mode, req.GetReason())
+	if err != nil {
+		return nil, err
+	}
+	return &macexecv1.SetHostModeResponse{Host: convertHost(host)}, nil
+}
+
 func (s *hostService) WhoAmI(ctx context.Context, _ *macexecv1.WhoAmIRequest) (*macexecv1.WhoAmIResponse, error) {
 	host, err := s.server.engine.Host(ctx, caller(ctx))
 	if err != nil {

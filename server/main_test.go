@@ -41,6 +41,8 @@ type fakeEngine struct {
 	open      func(ref string) (engine.File, engine.FileInfo, error)
 	projects  []jobs.Project
 	host      engine.HostInfo
+	setMode   func(mode jobs.Mode, reason string) (engine.HostInfo, error)
+	listen    func(jobs.Mode) // to the mode, which is open at first
 	verify    func() (uint64, error)
 	journal   func(after uint64, limit int, follow bool, yield func(jobs.Entry) error) error
 	principal chan string // gets the caller of Job, if it is not nil
@@ -134,6 +136,15 @@ func (f *fakeEngine) Projects(context.Context, engine.Caller) ([]jobs.Project, e
 
 func (f *fakeEngine) Host(context.Context, engine.Caller) (engine.HostInfo, error) {
 	return f.host, nil
+}
+
+func (f *fakeEngine) SetMode(_ context.Context, _ engine.Caller, mode jobs.Mode, reason string) (engine.HostInfo, error) {
+	return f.setMode(mode, reason)
+}
+
+func (f *fakeEngine) OnMode(listen func(jobs.Mode)) {
+	f.listen = listen
+	listen(jobs.ModeOpen)
 }
 
 func (f *fakeEngine) VerifyJournal(context.Context, engine.Caller) (uint64, error) {

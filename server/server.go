@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/macexec/macexec/jobs"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
@@ -27,7 +28,7 @@ type Options struct {
 }
 
 // Server is the gRPC face on unix sockets. It also serves grpc.health.v1 (which says
-// NOT_SERVING once it drains) and server reflection v1.
+// NOT_SERVING while the host is not open, and once the server drains) and server reflection v1.
 //
 // Messages have gRPC's default bound of 4 MiB. Arguments of more than 1 MiB get the
 // engine's verdict ARGUMENTS_TOO_LARGE; a message beyond the bound gets
@@ -75,10 +76,22 @@ func New(o Options) *Server {
 	macexecv1.RegisterHostServiceServer(s.grpc, &hostService{server: s})
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.RegisterV1(s.grpc)
-	for name := range s.grpc.GetServiceInfo() {
-		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
-	}
+	s.engine.OnMode(s.showMode)
 	return s
+}
+
+// showMode lets the health service say SERVING, for the whole and for each service,
+// only while the host is open: who distributes work then goes elsewhere. A host that
+// is not open answers all the same. Once the server drains nothing changes any more.
+func (s *Server) showMode(mode jobs.Mode) {
+	status := healthpb.HealthCheckResponse_NOT_SERVING
+	if mode == jobs.ModeOpen {
+		status = healthpb.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus("", status)
+	for name := range s.grpc.GetServiceInfo() {
+		s.health.SetServingStatus(name, status)
+	}
 }
 
 // Serve answers requests on a listener until Stop, which makes it return nil. It

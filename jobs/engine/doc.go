@@ -17,6 +17,7 @@
 //	control.go   cancel and resolve
 //	fence.go     a key under which nothing will ever start
 //	runs.go      a cancelled run, and all that came from it
+//	mode.go      open, paused, draining
 //	observe.go   who is told of all this
 //	query.go, watch.go, wait.go, progress.go, files.go   what callers ask for
 //

@@ -91,7 +91,8 @@ type Engine struct {
 	observer Observer
 
 	settling    *settlingStore // is store
-	pause       time.Duration  // before what failed for this host's own reasons is tried again
+	mode        hostMode
+	pause       time.Duration // before what failed for this host's own reasons is tried again
 	vault       *vault
 	verified    verified
 	turns       keyTurns // of submissions
@@ -192,6 +193,9 @@ func (e *Engine) Start(ctx context.Context) error {
 		if err := e.store.PutManifest(ctx, tool.Digest, tool.Text); err != nil {
 			return err
 		}
+	}
+	if err := e.takeUpMode(ctx); err != nil {
+		return err
 	}
 	if err := e.recoverAll(ctx); err != nil {
 		return err

@@ -193,9 +193,11 @@ type flakyStore struct {
 	n    int
 	made atomic.Int32 // writes that were made
 	// refuse is what every new decision is answered with; nil: none is refused.
-	refuse error
-	read   map[string]int // how often each job was read
-	idle   func()         // called when a reader of the journal has read it all
+	refuse     error
+	refuseMode error          // what a new mode is answered with; nil: none is refused
+	brokenMode error          // what the kept mode is answered with; nil: it is good
+	read       map[string]int // how often each job was read
+	idle       func()         // called when a reader of the journal has read it all
 }
 
 func (s *flakyStore) Wait(ctx context.Context, after uint64) error {
@@ -233,6 +235,20 @@ func (s *flakyStore) Append(ctx context.Context, e jobs.Entry) error {
 		return s.refuse
 	}
 	return s.Store.Append(ctx, e)
+}
+
+func (s *flakyStore) SetMode(ctx context.Context, m jobs.HostMode) error {
+	if s.refuseMode != nil {
+		return s.refuseMode
+	}
+	return s.Store.SetMode(ctx, m)
+}
+
+func (s *flakyStore) Mode(ctx context.Context) (jobs.HostMode, error) {
+	if s.brokenMode != nil {
+		return jobs.HostMode{}, s.brokenMode
+	}
+	return s.Store.Mode(ctx)
 }
 
 func (s *flakyStore) failing(done bool, fail func(int) error) {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -166,17 +165,14 @@ type Gauges struct {
 	Slots    []Slot
 	DiskFree int64 // bytes on the disk of the jobs' folders, -1 if it cannot be told
 	Head     uint64
-	Mode     jobs.Mode // empty if it cannot be told
+	Mode     jobs.Mode // empty before Start
 }
 
 // Gauges reads what changes all the time.
 func (e *Engine) Gauges() Gauges {
-	g := Gauges{Slots: e.sched.slots(), Head: e.store.Head(), DiskFree: -1}
+	g := Gauges{Slots: e.sched.slots(), Head: e.store.Head(), Mode: e.currentMode().Mode, DiskFree: -1}
 	if free, err := files.FreeBytes(e.exec.Root()); err == nil {
 		g.DiskFree = free
-	}
-	if mode, err := e.store.Mode(context.Background()); err == nil {
-		g.Mode = cmp.Or(mode.Mode, jobs.ModeOpen)
 	}
 	return g
 }

@@ -139,7 +139,7 @@ func keyOptional(t *schemas.Tool) bool {
 func (e *Engine) Host(ctx context.Context, _ Caller) (HostInfo, error) {
 	info := e.facts
 	info.ID = e.store.HostID()
-	info.Accepting = e.stopped.Err() == nil
+	info.Accepting, info.Mode = e.accepting(), e.currentMode()
 	info.Confinement = describeConfinement(e.confinement)
 	info.Slots = e.sched.slots()
 	info.ToolPath = e.programs.Dirs()

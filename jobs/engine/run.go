@@ -61,6 +61,10 @@ var errLeft = errors.New("the engine is stopping")
 // runAttempt begins the next attempt of a queued job and sees it through.
 func (e *Engine) runAttempt(id string) {
 	err := e.begin(id)
+	if errors.Is(err, errPaused) {
+		e.admitAgain(id) // it waits where it waited
+		return
+	}
 	switch jobs.CodeOf(err) {
 	case "":
 	case jobs.CodeStateConflict, jobs.CodeTooLate, jobs.CodeJobNotFound:
@@ -92,6 +96,9 @@ func (e *Engine) begin(id string) error {
 		return jobs.Errorf(jobs.CodeStateConflict, "the run of job %s was cancelled", id).WithJob(id)
 	}
 	_, err = e.change(id, "an attempt begins", func(j *jobs.Job) error {
+		if e.mode.paused.Load() {
+			return errPaused
+		}
 		return j.Begin(e.boot, e.now())
 	})
 	return err

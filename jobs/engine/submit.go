@@ -35,6 +35,9 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 			return receipt, err
 		}
 	}
+	if draining := refusedBy(e.currentMode()); draining != nil {
+		return e.drained(durable, c, req, args, draining)
+	}
 
 	if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok && req.Key == "" && !keyOptional(tool) {
 		return Receipt{}, e.reject(durable, c, req, jobs.Errorf(jobs.CodeKeyRequired,
@@ -90,10 +93,16 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 			e.dispatch()
 		}
 	}()
-	sub, err := e.store.Submit(durable, jobs.Submission{
-		Key: jobs.Key{Principal: c.Principal, Text: job.Key}, Fingerprint: job.Fingerprint, Job: job,
-		Entry: entryOf(c, req, jobs.EntrySubmitted, "", data),
+	var sub jobs.Submitted
+	draining := e.whileAccepting(func() {
+		sub, err = e.store.Submit(durable, jobs.Submission{
+			Key: jobs.Key{Principal: c.Principal, Text: job.Key}, Fingerprint: job.Fingerprint, Job: job,
+			Entry: entryOf(c, req, jobs.EntrySubmitted, "", data),
+		})
 	})
+	if draining != nil {
+		return e.drained(durable, c, req, args, draining)
+	}
 	if refused, ok := errors.AsType[*jobs.Error](err); ok && refusesCall(refused.Code) {
 		return Receipt{}, e.reject(durable, c, req, refused)
 	}
@@ -122,6 +131,17 @@ func refusesCall(code jobs.Code) bool {
 	default:
 		return false
 	}
+}
+
+// drained answers a call that came to a draining host: with its job if it is known by
+// now, else with the refusal. No key becomes known any more, so this look is the last.
+func (e *Engine) drained(ctx context.Context, c Caller, req Request, args any, refusal *jobs.Error) (Receipt, error) {
+	if req.Key != "" {
+		if receipt, known, err := e.repeat(ctx, c, req, args); known || err != nil {
+			return receipt, err
+		}
+	}
+	return Receipt{}, e.reject(ctx, c, req, refusal)
 }
 
 // submittedData is what the journal keeps of an accepted call besides the entry's own

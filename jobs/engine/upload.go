@@ -27,6 +27,9 @@ type Upload struct {
 // CodeUploadInProgress. The newer one gets that itself only while the older one is
 // being committed.
 func (e *Engine) Upload(ctx context.Context, c Caller, req UploadRequest) (*Upload, error) {
+	if err := refusedBy(e.currentMode()); err != nil {
+		return nil, err // no new call could use it
+	}
 	most := e.limits().UploadBytes
 	if req.Size > most {
 		return nil, jobs.Errorf(jobs.CodeFileTooLarge, "the file has %d bytes; this host takes %d", req.Size, most)
