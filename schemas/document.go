@@ -62,15 +62,23 @@ func (d *DocumentSchema) Validate(raw []byte) []Finding {
 // ValidateYAML judges a document written in YAML and returns it as JSON. It is
 // strict: no duplicate names, no anchors, no tags.
 func (d *DocumentSchema) ValidateYAML(raw []byte) ([]byte, []Finding) {
-	text, err := readYAML(raw, manifestLimits())
-	if err != nil {
-		return nil, []Finding{yamlFinding(err)}
+	text, findings := d.readYAML(raw)
+	if text == nil {
+		return nil, findings
 	}
-	findings := d.Validate(text.json)
 	for i := range findings {
 		findings[i].Message = atLine(text.line(findings[i].Pointer), findings[i].Message)
 	}
 	return text.json, findings
+}
+
+// readYAML is ValidateYAML with the lines apart; nothing is read of what is not YAML.
+func (d *DocumentSchema) readYAML(raw []byte) (*yamlText, []Finding) {
+	text, err := readYAML(raw, manifestLimits())
+	if err != nil {
+		return nil, []Finding{yamlFinding(err)}
+	}
+	return text, d.Validate(text.json)
 }
 
 // documentLimits are for macexec's own documents, which hold arguments, results

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// LintReport is what an author should know about a manifest. It is the document
-// of schemas/lint.schema.json.
+// LintReport is what an author should know about a manifest, or about a
+// configuration, which has no tool and no version. It is the document of
+// schemas/lint.schema.json.
 type LintReport struct {
 	File     string        `json:"file"`
 	Tool     string        `json:"tool"`
@@ -16,11 +17,11 @@ type LintReport struct {
 	Problems []LintProblem `json:"problems"`
 }
 
-// LintProblem is one thing that is wrong with a manifest.
+// LintProblem is one thing that is wrong with the file.
 type LintProblem struct {
 	Line     int    `json:"line"` // 0: unknown
 	Severity string `json:"severity"`
-	Pointer  string `json:"pointer"` // into the manifest
+	Pointer  string `json:"pointer"` // into the file
 	Rule     string `json:"rule"`
 	Message  string `json:"message"`
 	Hint     string `json:"hint"`
@@ -53,6 +54,25 @@ func Lint(raw []byte, file string) (LintReport, error) {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Severity, b.Severity))
 	})
 	return report, nil
+}
+
+// LintYAML judges a document written in YAML, and returns it as JSON.
+func (d *DocumentSchema) LintYAML(raw []byte, file string) ([]byte, LintReport) {
+	report := LintReport{File: file, Problems: []LintProblem{}}
+	text, findings := d.readYAML(raw)
+	for _, f := range findings {
+		p := LintProblem{Line: lineIn(f.Message), Severity: SeverityError, Pointer: f.Pointer, Rule: f.Keyword, Message: f.Message, Hint: f.Hint}
+		if text != nil {
+			p.Line = text.line(f.Pointer)
+		}
+		report.Problems = append(report.Problems, p)
+	}
+	slices.SortStableFunc(report.Problems, func(a, b LintProblem) int { return cmp.Compare(a.Line, b.Line) })
+	report.OK = len(findings) == 0
+	if text == nil {
+		return nil, report
+	}
+	return text.json, report
 }
 
 // String is the problem as a line for people: file:line: severity: message.

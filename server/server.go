@@ -19,6 +19,8 @@ import (
 // Options are what a Server is made of.
 type Options struct {
 	Engine Engine
+	// Config is the daemon's configuration. Nil: it has none that could be read again.
+	Config Config
 	// Resolve says who a peer is. Nil: OwnerOnly.
 	Resolve Resolver
 	// Log takes faults and panics. Nil: nowhere.
@@ -36,6 +38,7 @@ type Options struct {
 // below the bound: lists are cut into pages, files and logs into chunks.
 type Server struct {
 	engine      Engine
+	config      Config
 	resolve     Resolver
 	log         *slog.Logger
 	observe     Observe
@@ -49,7 +52,7 @@ type Server struct {
 
 // New makes a Server that does not serve yet.
 func New(o Options) *Server {
-	s := &Server{engine: o.Engine, resolve: o.Resolve, log: o.Log, observe: o.Observe, permissions: permissions(), health: health.NewServer()}
+	s := &Server{engine: o.Engine, config: o.Config, resolve: o.Resolve, log: o.Log, observe: o.Observe, permissions: permissions(), health: health.NewServer()}
 	if s.resolve == nil {
 		s.resolve = OwnerOnly()
 	}

@@ -13,6 +13,7 @@ type places struct {
 
 const (
 	socketName = "macexec.sock" // in the state folder
+	configName = "config.yaml"  // there, too
 	unixScheme = "unix:"
 )
 

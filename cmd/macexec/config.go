@@ -38,36 +38,61 @@ type config struct {
 		Format string `json:"format"`
 		Level  string `json:"level"`
 	} `json:"log"`
+
+	text   json.RawMessage // the file as JSON; nil if it says nothing
+	fields []configField
 }
 
 // readConfig reads a configuration; no file means the defaults, and a bad file is
 // an error that names every fault, since a daemon must not run on a guess.
 func readConfig(path string) (config, error) {
-	var c config
 	raw, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return config{}, err
 	}
-	if err != nil {
+	c, report, err := judgeConfig(raw, path)
+	if err != nil || report.OK {
 		return c, err
 	}
-	if isBlank(raw) {
-		return c, nil
-	}
-	schema, ok := schemas.Document("config")
-	if !ok {
-		return c, errors.New("this build has no schema for its configuration")
-	}
-	text, findings := schema.ValidateYAML(raw)
-	if len(findings) > 0 {
-		var faults []string
-		for _, f := range findings {
-			faults = append(faults, strings.TrimPrefix(f.Pointer+": "+f.Message, ": "))
+	var faults []string
+	for _, p := range report.Problems {
+		if p.Severity != schemas.SeverityError {
+			continue
 		}
-		return c, fmt.Errorf("%s: %s", path, strings.Join(faults, "; "))
+		fault := strings.TrimPrefix(p.Pointer+": "+p.Message, ": ")
+		if p.Line > 0 && !strings.Contains(p.Message, "line ") {
+			fault = fmt.Sprintf("line %d: %s", p.Line, fault)
+		}
+		faults = append(faults, fault)
 	}
-	err = json.Unmarshal(text, &c)
-	return c, err
+	return c, fmt.Errorf("%s: %s", path, strings.Join(faults, "; "))
+}
+
+// judgeConfig reads the text of a configuration, and says what is wrong with it. The
+// configuration counts only when the report is good.
+func judgeConfig(raw []byte, path string) (config, schemas.LintReport, error) {
+	schema, fields, err := configSchema()
+	if err != nil {
+		return config{}, schemas.LintReport{}, err
+	}
+	if isBlank(raw) {
+		return config{fields: fields}, schemas.LintReport{File: path, OK: true, Problems: []schemas.LintProblem{}}, nil
+	}
+	text, report := schema.LintYAML(raw, path)
+	c := config{fields: fields}
+	if !report.OK {
+		return c, report, nil
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		// What the schema takes for a whole number may be written as 1e3.
+		report.OK = false
+		report.Problems = append(report.Problems, schemas.LintProblem{
+			Severity: schemas.SeverityError, Rule: "number", Message: err.Error(), Hint: "write whole numbers in digits alone",
+		})
+		return c, report, nil
+	}
+	c.text = text
+	return c, report, nil
 }
 
 // isBlank reports whether a file says nothing: every field may be left out.

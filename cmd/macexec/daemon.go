@@ -59,7 +59,8 @@ func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
 	if err := os.MkdirAll(o.State, 0o700); err != nil {
 		return cannotServe("the state folder cannot be made", err)
 	}
-	conf, err := readConfig(filepath.Join(o.State, "config.yaml"))
+	configPath := filepath.Join(o.State, configName)
+	conf, err := readConfig(configPath)
 	if err != nil {
 		return failed(exitUsage, jobs.CodeRequestInvalid, "the configuration cannot be used: "+err.Error(), "mend config.yaml and start macexec serve again; no job was changed")
 	}
@@ -109,19 +110,26 @@ func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
 		return cannotServe("what an earlier daemon left cannot be read", err)
 	}
 	defer eng.Stop()
-	face := server.New(server.Options{Engine: server.Adapt(eng), Resolve: ownerButNoTool(eng), Log: log, Observe: watching.requests()})
+	inForce := newConfiguration(configPath, conf, eng, log)
+	face := server.New(server.Options{Engine: server.Adapt(eng), Config: inForce, Resolve: ownerButNoTool(eng), Log: log, Observe: watching.requests()})
 	served := make(chan error, 1)
 	go func() { served <- face.Serve(lis) }()
 	ready = true
 	o.Ready("unix:" + socket)
 
-	select {
-	case <-ctx.Done():
-	case <-records.Failed():
-		// What is true now is only on the disk; the next start reads it from there.
-		err = cannotServe("the store cannot be written", errors.New("stopping, so that nothing is claimed that is not stored; running jobs go on with their keepers"))
-	case err = <-served:
-		return cannotServe("the socket cannot be served", err)
+	for told := false; !told; {
+		select {
+		case <-o.Reload:
+			inForce.hangUp(ctx)
+			continue
+		case <-ctx.Done():
+		case <-records.Failed():
+			// What is true now is only on the disk; the next start reads it from there.
+			err = cannotServe("the store cannot be written", errors.New("stopping, so that nothing is claimed that is not stored; running jobs go on with their keepers"))
+		case err = <-served:
+			return cannotServe("the socket cannot be served", err)
+		}
+		told = true
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 	defer cancel()
@@ -277,14 +285,7 @@ func nameProjects(ctx context.Context, eng *engine.Engine, state string, configu
 	}
 	for _, name := range slices.Sorted(maps.Keys(configured)) {
 		project := jobs.Project{Name: name, Root: configured[name]}
-		_, err := eng.AddProject(ctx, host, project)
-		if jobs.CodeOf(err) == jobs.CodeProjectExists {
-			// The configuration now names another folder: that holds, unless a job still
-			// needs the old one.
-			if err = eng.RemoveProject(ctx, host, name); err == nil {
-				_, err = eng.AddProject(ctx, host, project)
-			}
-		}
+		err := putProject(ctx, eng, host, project)
 		if err != nil && name != engine.DefaultProject {
 			// An unplugged disk, say, must not keep the others and every repeat from their
 			// answers.
@@ -296,6 +297,20 @@ func nameProjects(ctx context.Context, eng *engine.Engine, state string, configu
 		}
 	}
 	return nil
+}
+
+// putProject gives a name a folder, another one if it has one; unless a job still
+// needs the old one.
+func putProject(ctx context.Context, eng *engine.Engine, by engine.Caller, p jobs.Project) error {
+	_, err := eng.AddProject(ctx, by, p)
+	if jobs.CodeOf(err) != jobs.CodeProjectExists {
+		return err
+	}
+	if err := eng.RemoveProject(ctx, by, p.Name); err != nil {
+		return err
+	}
+	_, err = eng.AddProject(ctx, by, p)
+	return err
 }
 
 // ownKeeper keeps a copy of the keeper under its digest, so that an upgrade does

@@ -33,6 +33,7 @@ func (a *app) root(args []string) *cobra.Command {
 		a.jobsCommand(),
 		a.filesCommand(),
 		a.projectsCommand(),
+		a.configCommand(),
 		a.journalCommand(),
 		a.hostCommand(),
 		a.storeCommand(),

@@ -198,7 +198,7 @@ func TestEveryCommandSaysWhatItDoes(t *testing.T) {
 	}
 	root := (&app{}).root(nil)
 	walk(root)
-	want := []string{"call", "check", "demo", "dial-stdio", "files", "host", "jobs", "journal", "projects", "serve", "store", "tools", "version", "whoami"}
+	want := []string{"call", "check", "config", "demo", "dial-stdio", "files", "host", "jobs", "journal", "projects", "serve", "store", "tools", "version", "whoami"}
 	if got := names(root); !slices.Equal(got, want) {
 		t.Errorf("commands are %v, want %v", got, want)
 	}

@@ -262,6 +262,11 @@ func documentOf(args []string) string {
 			return "lint"
 		}
 		return "tool"
+	case "config":
+		if sub == "lint" {
+			return "lint"
+		}
+		return "configuration"
 	case "files":
 		return "file"
 	case "projects":

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"os"
+	"os/signal"
+	"syscall"
+
 	"github.com/spf13/cobra"
 )
 
@@ -10,6 +14,8 @@ type serveOptions struct {
 	Version string // of this binary
 	// Ready is called once, when calls are taken, with the address to reach it at.
 	Ready func(address string)
+	// Reload tells the daemon to read its configuration again.
+	Reload <-chan os.Signal
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -21,8 +27,12 @@ func (a *app) serveCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		// From the first moment on: its default effect would be the daemon's end.
+		hangUps := make(chan os.Signal, 1)
+		signal.Notify(hangUps, syscall.SIGHUP)
+		defer signal.Stop(hangUps)
 		return serve(cmd.Context(), serveOptions{
-			State: state, Version: buildVersion().Version,
+			State: state, Reload: hangUps, Version: buildVersion().Version,
 			Ready: func(address string) { a.remarkf("ready: %s", address) },
 		}, a.stdio)
 	})

@@ -62,5 +62,9 @@ func (a *app) printLint(report schemas.LintReport) error {
 	if !report.OK {
 		return nil
 	}
-	return a.printLine(show.Line(report.File) + ": " + show.Green.Paint("ok", colour) + ", " + show.Line(report.Tool+" "+report.Version))
+	line := show.Line(report.File) + ": " + show.Green.Paint("ok", colour)
+	if report.Tool != "" {
+		line += ", " + show.Line(report.Tool+" "+report.Version)
+	}
+	return a.printLine(line)
 }

@@ -152,6 +152,32 @@ func (e *Engine) Projects(ctx context.Context, _ Caller) ([]jobs.Project, error)
 
 // AddProject names a folder tree that calls may read or write.
 func (e *Engine) AddProject(ctx context.Context, c Caller, p jobs.Project) (jobs.Project, error) {
+	p, err := e.soundProject(p)
+	if err != nil {
+		return p, err
+	}
+	return p, e.store.PutProject(context.WithoutCancel(ctx), p, c.Principal)
+}
+
+// CheckProject says why a name could not be given a folder now, in place of the
+// folder that it may have.
+func (e *Engine) CheckProject(ctx context.Context, c Caller, p jobs.Project) error {
+	p, err := e.soundProject(p)
+	if err != nil {
+		return err
+	}
+	have, err := e.store.Projects(ctx)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(have, func(o jobs.Project) bool { return o.Name == p.Name && o.Root != p.Root }) {
+		return e.notInUse(ctx, c, p.Name)
+	}
+	return nil
+}
+
+// soundProject looks at a project without regard to those that there are.
+func (e *Engine) soundProject(p jobs.Project) (jobs.Project, error) {
 	if !projectName(p.Name) {
 		return p, jobs.Errorf(jobs.CodeRequestInvalid, "a project's name begins with a letter or digit and has at most 64 letters, digits, '.', '_' and '-'; %q does not", p.Name)
 	}
@@ -164,7 +190,7 @@ func (e *Engine) AddProject(ctx context.Context, c Caller, p jobs.Project) (jobs
 	if overlaps(p.Root, e.facts.StatePath) && !within(p.Root, filepath.Join(e.facts.StatePath, ProjectsFolder)) {
 		return p, jobs.Errorf(jobs.CodeRequestInvalid, "%q overlaps macexec's own state folder, which no call may read or write; choose another folder", p.Root)
 	}
-	return p, e.store.PutProject(context.WithoutCancel(ctx), p, c.Principal)
+	return p, nil
 }
 
 // ProjectsFolder is where, in the state folder, macexec makes projects of its own.
@@ -189,6 +215,14 @@ func resolved(path string) string {
 // RemoveProject forgets a project; its files stay. It is refused while a job that
 // is not settled may still write there.
 func (e *Engine) RemoveProject(ctx context.Context, c Caller, name string) error {
+	if err := e.notInUse(ctx, c, name); err != nil {
+		return err
+	}
+	return e.store.DeleteProject(context.WithoutCancel(ctx), name, c.Principal)
+}
+
+// notInUse holds that no job that is not settled uses a project.
+func (e *Engine) notInUse(ctx context.Context, c Caller, name string) error {
 	open, _, err := e.store.Open(ctx)
 	if err != nil {
 		return err
@@ -203,7 +237,7 @@ func (e *Engine) RemoveProject(ctx context.Context, c Caller, name string) error
 		}
 		return jobs.Errorf(jobs.CodeProjectInUse, "job %s is %s and uses project %s; wait for it or cancel it", j.ID, j.State, name).WithJob(j.ID)
 	}
-	return e.store.DeleteProject(context.WithoutCancel(ctx), name, c.Principal)
+	return nil
 }
 
 // projectName reports whether s is a name for a project: a letter or digit, then at

@@ -33,6 +33,7 @@ func documents() map[string]proto.Message {
 		"host":             &macexecv1.HostInfo{},
 		"whoami":           &macexecv1.Identity{},
 		"verify":           &macexecv1.JournalReport{},
+		"configuration":    &macexecv1.Config{},
 	}
 }
 
