@@ -48,18 +48,28 @@ func (d *daemon) projects() map[string]string {
 	return all
 }
 
+// realFolder is a new folder by its path without links.
+func realFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // Each field that a reload changes has its effect at once.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
-	folder := t.TempDir()
+	folder := realFolder(t)
 	if before := d.field("/limits/upload_bytes"); !before.GetIsDefault() || before.GetDiffers() {
 		t.Errorf("before: %v", before)
 	}
 	held := d.submitRun(call("held", "ledger_staged", newLedgers(t).args("held")))
 	d.wait(held.GetId(), completed)
 
-	d.configure(folder, "slots: {ledger: 3}", "limits: {upload_bytes: 10, max_attempts: 7}", "projects: {footage: "+folder+"}", "confinement: best_effort")
+	d.configure(folder, "slots: {ledger: 3}", "limits: {upload_bytes: 10, max_attempts: 7}", "projects: {footage: "+folder+"}", "confinement: best_effort", "log: {format: json}")
 	if now := d.field("/limits/upload_bytes"); string(now.GetValue()) != "68719476736" || !now.GetDiffers() || string(now.GetFileValue()) != "10" || now.GetNeedsRestart() {
 		t.Errorf("before the reload: %v", now)
 	}
@@ -68,11 +78,14 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"/confinement", "/limits/max_attempts", "/limits/upload_bytes", "/projects", "/slots", "/tool_path"}
-	if diff := cmp.Diff(want, resp.GetApplied()); diff != "" || len(resp.GetNeedsRestart()) > 0 {
+	if diff := cmp.Diff(want, resp.GetApplied()); diff != "" || !slices.Equal(resp.GetNeedsRestart(), []string{"/log/format"}) {
 		t.Errorf("applied: %s, needs a restart: %v", diff, resp.GetNeedsRestart())
 	}
 	if now := d.field("/limits/upload_bytes"); string(now.GetValue()) != "10" || now.GetDiffers() || now.GetIsDefault() {
 		t.Errorf("after: %v", now)
+	}
+	if now := d.field("/log/format"); string(now.GetValue()) != `"text"` || !now.GetIsDefault() || !now.GetDiffers() || !now.GetNeedsRestart() {
+		t.Errorf("what needs a restart: %v", now)
 	}
 	large := filepath.Join(folder, "large")
 	d.write(large, "more than ten bytes")
@@ -106,7 +119,7 @@ func TestReload(t *testing.T) {
 func TestABadReloadChangesNothing(t *testing.T) {
 	t.Parallel()
 	d, l := startDaemon(t), newLedgers(t)
-	one, other := t.TempDir(), t.TempDir()
+	one, other := realFolder(t), realFolder(t)
 	d.configure(built.tools, "projects: {footage: "+one+"}")
 	if _, err := d.reload(); err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func TestGeneratedDocs(t *testing.T) {
 		}},
 		{"README.md", map[string]string{"exitcodes": exitCodes(t)}},
 		{"docs/api.md", map[string]string{"services": services(t)}},
-		{"docs/operations.md", map[string]string{"config": config(t)}},
+		{"docs/configuration.md", map[string]string{"config": config(t)}},
 	} {
 		name := filepath.Join(root, filepath.FromSlash(page.file))
 		data, err := os.ReadFile(name)
@@ -348,7 +348,7 @@ func config(t *testing.T) string {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	b.WriteString("| field | type | meaning |\n|---|---|---|\n")
+	b.WriteString("| field | type | left out | a change needs | meaning |\n|---|---|---|---|---|\n")
 	schema.rows(&b, "")
 	return b.String()
 }
@@ -358,7 +358,11 @@ type field struct {
 	Type        string           `json:"type"`
 	Description string           `json:"description"`
 	Enum        []string         `json:"enum"`
+	Default     json.RawMessage  `json:"default"`
 	Properties  map[string]field `json:"properties"`
+	Macexec     struct {
+		Reload bool `json:"reload"`
+	} `json:"x-macexec"`
 }
 
 func (f field) rows(b *strings.Builder, prefix string) {
@@ -369,7 +373,14 @@ func (f field) rows(b *strings.Builder, prefix string) {
 			typ = codeList(child.Enum)
 		}
 		if len(child.Properties) == 0 {
-			fmt.Fprintf(b, "| `%s%s` | %s | %s |\n", prefix, name, typ, child.Description)
+			standard, needs := "see below", "restart"
+			if child.Default != nil {
+				standard = "`" + strings.NewReplacer("\n", "", " ", "").Replace(string(child.Default)) + "`"
+			}
+			if child.Macexec.Reload {
+				needs = "reload"
+			}
+			fmt.Fprintf(b, "| `%s%s` | %s | %s | %s | %s |\n", prefix, name, typ, standard, needs, child.Description)
 		}
 		child.rows(b, prefix+name+".")
 	}

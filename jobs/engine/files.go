@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -181,10 +182,21 @@ func (e *Engine) soundProject(p jobs.Project) (jobs.Project, error) {
 	if !projectName(p.Name) {
 		return p, jobs.Errorf(jobs.CodeRequestInvalid, "a project's name begins with a letter or digit and has at most 64 letters, digits, '.', '_' and '-'; %q does not", p.Name)
 	}
-	p.Root = filepath.Clean(p.Root)
-	root, err := files.OpenRoot(p.Root)
+	if !filepath.IsAbs(p.Root) {
+		return p, jobs.Errorf(jobs.CodeRequestInvalid, "a project needs an absolute folder, and %q is none", p.Root)
+	}
+	// The folder itself, so that nobody who can change a link moves the project.
+	folder, err := filepath.EvalSymlinks(p.Root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, jobs.Errorf(jobs.CodeRequestInvalid, "there is no folder %q on this host, so it cannot be a project", filepath.Clean(p.Root))
+	}
+	var root *files.Root
+	if err == nil {
+		p.Root = folder
+		root, err = files.OpenRoot(p.Root)
+	}
 	if err != nil {
-		return p, jobs.Errorf(jobs.CodeRequestInvalid, "%q cannot be a project: %s", p.Root, plainMessage(err))
+		return p, jobs.Errorf(jobs.CodeRequestInvalid, "this cannot be a project: %s", plainMessage(err))
 	}
 	defer root.Close()
 	if overlaps(p.Root, e.facts.StatePath) && !within(p.Root, filepath.Join(e.facts.StatePath, ProjectsFolder)) {
