@@ -15,8 +15,8 @@ import (
 type indexCheck struct {
 	*checker
 	order, indexed, principals *bbolt.Bucket
-	sets                       map[string]*set // the last ones used
-	members                    int             // that jobs must have in all sets together
+	sets                       map[indexPlace]*set // the last ones used
+	members                    int                 // that jobs must have in all sets together
 }
 
 // maxSetsKept bounds the memory of an indexCheck. Jobs come in nearly the order of
@@ -25,14 +25,14 @@ const maxSetsKept = 20_000
 
 func newIndexCheck(c *checker, tx *bbolt.Tx) *indexCheck {
 	return &indexCheck{
-		checker: c, sets: map[string]*set{},
+		checker: c, sets: map[indexPlace]*set{},
 		order: tx.Bucket([]byte(bucketOrder)), indexed: tx.Bucket([]byte(bucketIndex)), principals: tx.Bucket([]byte(bucketPrincipals)),
 	}
 }
 
 // job checks all that the index has of a job.
 func (c *indexCheck) job(j *jobs.Job) {
-	stands := standingOf(j)
+	stands, values := standingOf(j), valuesOf(j)
 	at, id, ok := decodeOrder(c.order.Get(encodeU64(j.Seq)))
 	if !ok || at != stands.submitted || string(id) != j.ID {
 		c.problemf("job %s is not in order at its seq %d", j.ID, j.Seq)
@@ -45,23 +45,23 @@ func (c *indexCheck) job(j *jobs.Job) {
 		c.problemf("job %s lies outside what its chunk %d of the index says", j.ID, chunkOf(j.Seq))
 	}
 	if j.State.Terminal() {
-		stands.values = append(stands.values, valueOf(ofState, string(j.State)))
+		values = append(values, valueOf(ofState, string(j.State)))
 	}
-	for _, v := range stands.values {
+	for _, v := range values {
 		c.members++
-		if s := c.set(indexKey(chunkOf(j.Seq), v)); s == nil || !s.has(offsetOf(j.Seq)) {
+		if s := c.set(placeOf(chunkOf(j.Seq), v)); s == nil || !s.has(offsetOf(j.Seq)) {
 			c.problemf("job %s is not indexed by its value %x", j.ID, v)
 		}
 	}
 }
 
 // set returns a set of the index; one that cannot be read is told of in whole.
-func (c *indexCheck) set(key []byte) *set {
-	s, known := c.sets[string(key)]
+func (c *indexCheck) set(key indexPlace) *set {
+	s, known := c.sets[key]
 	if known {
 		return s
 	}
-	if raw := c.indexed.Get(key); raw != nil {
+	if raw := c.indexed.Get(key[:]); raw != nil {
 		if decoded, err := decodeSet(raw); err == nil {
 			s = decoded
 		} else {
@@ -71,7 +71,7 @@ func (c *indexCheck) set(key []byte) *set {
 	if len(c.sets) >= maxSetsKept {
 		clear(c.sets)
 	}
-	c.sets[string(key)] = s
+	c.sets[key] = s
 	return s
 }
 

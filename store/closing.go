@@ -88,7 +88,7 @@ func (b *batch) closeRuns(c jobs.RunClosing) (fresh jobs.RunClosing, write func(
 		for _, id := range ids {
 			one := closing{Kind: kind, Principal: c.Principal, ID: id, Reason: c.Reason, ClosedAt: b.now}
 			at := string(one.place())
-			if records[at] != nil || b.closed.Get([]byte(at)) != nil {
+			if records[at] != nil || b.bucket(bucketClosed).Get([]byte(at)) != nil {
 				continue
 			}
 			if records[at], err = encodeRecord(one); err != nil {
@@ -118,7 +118,7 @@ func (b *batch) closeRuns(c jobs.RunClosing) (fresh jobs.RunClosing, write func(
 	}
 	return fresh, func() error {
 		for at, raw := range records {
-			if err := b.closed.Put([]byte(at), raw); err != nil {
+			if err := b.bucket(bucketClosed).Put([]byte(at), raw); err != nil {
 				return err
 			}
 		}

@@ -19,13 +19,15 @@ func derive(tx *bbolt.Tx) error {
 		}
 	}
 	b := newBatch(tx, time.Time{})
-	b.marks.top = ""
+	b.marks.summaries = map[uint32]summary{} // no id is known yet
 	err := b.jobs.ForEach(func(id, raw []byte) error {
 		job, err := decodeJob(string(id), raw)
 		if err != nil {
 			return nil //nolint:nilerr // it is shown as damaged wherever it is read
 		}
-		if err := b.putBeside(job.ID, standing{}, standingOf(job)); err != nil {
+		stands := standingOf(job)
+		stands.values = valuesOf(job)
+		if err := b.putBeside(job.ID, standing{}, stands); err != nil {
 			return err
 		}
 		if len(b.marks.sets) > maxMarks {
@@ -46,9 +48,9 @@ func derive(tx *bbolt.Tx) error {
 // has that of whatever came before it in the order of ids.
 func (b *batch) raiseTops() error {
 	top := ""
-	last, _ := b.order.Cursor().Last()
+	last, _ := b.bucket(bucketOrder).Cursor().Last()
 	for chunk := range chunkOf(decodeU64(last)) + 1 {
-		raw := b.indexed.Get(summaryKey(chunk))
+		raw := b.bucket(bucketIndex).Get(summaryKey(chunk))
 		sum, ok := decodeSummary(raw)
 		if !ok {
 			continue
@@ -56,7 +58,7 @@ func (b *batch) raiseTops() error {
 		top = max(top, sum.top)
 		sum.top = top
 		if fixed := sum.encode(); !bytes.Equal(fixed, raw) {
-			if err := b.indexed.Put(summaryKey(chunk), fixed); err != nil {
+			if err := b.bucket(bucketIndex).Put(summaryKey(chunk), fixed); err != nil {
 				return err
 			}
 		}

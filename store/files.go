@@ -35,8 +35,8 @@ func (s *Store) PutBlob(ctx context.Context, blob jobs.Blob) error {
 		if record.StoredAt.IsZero() {
 			record.StoredAt = b.now
 		}
-		if b.blobs.Get([]byte(blob.SHA256)) != nil {
-			old, err := blobOf(b.blobs, blob.SHA256)
+		if b.bucket(bucketBlobs).Get([]byte(blob.SHA256)) != nil {
+			old, err := blobOf(b.bucket(bucketBlobs), blob.SHA256)
 			if err != nil {
 				return nil, err
 			}
@@ -55,7 +55,7 @@ func (s *Store) PutBlob(ctx context.Context, blob jobs.Blob) error {
 		if err != nil {
 			return nil, err
 		}
-		return b.putWithEntry(b.blobs, blob.SHA256, raw, jobs.Entry{
+		return b.putWithEntry(b.bucket(bucketBlobs), blob.SHA256, raw, jobs.Entry{
 			Kind: jobs.EntryFile, Principal: blob.Principals[0], Owner: blob.Principals[0], Message: "stored sha256:" + blob.SHA256, Data: data,
 		})
 	})
@@ -70,7 +70,7 @@ func (s *Store) PutManifest(ctx context.Context, digest string, text []byte) err
 		return jobs.Errorf(jobs.CodeInternal, "a manifest is kept by its digest, not by %q", digest)
 	}
 	return s.do(ctx, func(b *batch) (func() error, error) {
-		return func() error { return b.manifests.Put([]byte(digest), text) }, nil
+		return func() error { return b.bucket(bucketManifests).Put([]byte(digest), text) }, nil
 	})
 }
 
@@ -93,7 +93,7 @@ func (s *Store) PutProject(ctx context.Context, p jobs.Project, by string) error
 		return jobs.Errorf(jobs.CodeRequestInvalid, "a project needs a name and a folder")
 	}
 	return s.do(ctx, func(b *batch) (func() error, error) {
-		if raw := b.projects.Get([]byte(p.Name)); raw != nil {
+		if raw := b.bucket(bucketProjects).Get([]byte(p.Name)); raw != nil {
 			var old jobs.Project
 			if err := decodeInto("the record of project "+p.Name, raw, &old); err != nil {
 				return nil, err
@@ -107,7 +107,7 @@ func (s *Store) PutProject(ctx context.Context, p jobs.Project, by string) error
 		if err != nil {
 			return nil, err
 		}
-		return b.putWithEntry(b.projects, p.Name, raw, jobs.Entry{
+		return b.putWithEntry(b.bucket(bucketProjects), p.Name, raw, jobs.Entry{
 			Kind: jobs.EntryProject, Principal: by, Message: "added project " + p.Name, Data: raw,
 		})
 	})
@@ -116,10 +116,10 @@ func (s *Store) PutProject(ctx context.Context, p jobs.Project, by string) error
 // DeleteProject implements jobs.Store.
 func (s *Store) DeleteProject(ctx context.Context, name, by string) error {
 	return s.do(ctx, func(b *batch) (func() error, error) {
-		if name == "" || b.projects.Get([]byte(name)) == nil {
+		if name == "" || b.bucket(bucketProjects).Get([]byte(name)) == nil {
 			return nil, jobs.Errorf(jobs.CodeProjectNotFound, "there is no project %s", name)
 		}
-		return b.putWithEntry(b.projects, name, nil, jobs.Entry{
+		return b.putWithEntry(b.bucket(bucketProjects), name, nil, jobs.Entry{
 			Kind: jobs.EntryProject, Principal: by, Message: "removed project " + name,
 		})
 	})

@@ -10,8 +10,6 @@ import (
 	"math/bits"
 	"slices"
 
-	"go.etcd.io/bbolt"
-
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -60,8 +58,13 @@ func valueOf(kind byte, texts ...string) (v value) {
 	return v
 }
 
-func indexKey(chunk uint32, v value) []byte {
-	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(v)), chunk), v[:]...)
+// indexPlace is the key of one set.
+type indexPlace [4 + len(value{})]byte
+
+func placeOf(chunk uint32, v value) (p indexPlace) {
+	binary.BigEndian.PutUint32(p[:], chunk)
+	copy(p[4:], v[:])
+	return p
 }
 
 func summaryKey(chunk uint32) []byte {
@@ -255,23 +258,30 @@ func decodeOrder(raw []byte) (at int64, id []byte, ok bool) {
 // marks collects what a batch adds to the index, so that each set is written once
 // however many jobs of the batch are in it.
 type marks struct {
-	sets      map[string][]uint16 // by key
+	sets      map[indexPlace][]uint16
 	summaries map[uint32]summary
 	top       string // the highest id of all jobs
 }
 
-func newMarks(records *bbolt.Bucket) marks {
-	top, _ := records.Cursor().Last()
-	return marks{sets: map[string][]uint16{}, summaries: map[uint32]summary{}, top: string(top)}
-}
-
 // index makes a new job known to the index.
 func (b *batch) index(id string, j standing) error {
-	if err := b.order.Put(encodeU64(j.seq), encodeOrder(j.submitted, id)); err != nil {
+	if b.marks.summaries == nil {
+		b.marks.summaries = map[uint32]summary{}
+		top, _ := b.bucket(bucketOrder).Cursor().Last()
+		if sum, ok := decodeSummary(b.bucket(bucketIndex).Get(summaryKey(chunkOf(decodeU64(top))))); ok {
+			b.marks.top = sum.top
+		} else { // every job's id is at most this
+			last, _ := b.jobs.Cursor().Last()
+			b.marks.top = string(last)
+		}
+	}
+	order := b.bucket(bucketOrder)
+	order.FillPercent = fillAppended
+	if err := order.Put(encodeU64(j.seq), encodeOrder(j.submitted, id)); err != nil {
 		return err
 	}
-	if j.principal != "" && !has(b.principals, []byte(j.principal)) {
-		if err := b.principals.Put([]byte(j.principal), nil); err != nil {
+	if principals := b.bucket(bucketPrincipals); j.principal != "" && !has(principals, []byte(j.principal)) {
+		if err := principals.Put([]byte(j.principal), nil); err != nil {
 			return err
 		}
 	}
@@ -280,11 +290,13 @@ func (b *batch) index(id string, j standing) error {
 	}
 	chunk := chunkOf(j.seq)
 	sum, known := b.marks.summaries[chunk]
-	if raw := b.indexed.Get(summaryKey(chunk)); !known && raw != nil {
-		if sum, known = decodeSummary(raw); !known {
+	if !known {
+		raw := b.bucket(bucketIndex).Get(summaryKey(chunk))
+		if sum, known = decodeSummary(raw); !known && raw != nil {
 			return nil // it stays as it is, and passes nothing over
 		}
-	} else if !known {
+	}
+	if !known {
 		sum = summary{top: b.marks.top}
 	}
 	b.marks.top = max(b.marks.top, id)
@@ -293,31 +305,38 @@ func (b *batch) index(id string, j standing) error {
 }
 
 func (b *batch) mark(seq uint64, v value) {
-	key := string(indexKey(chunkOf(seq), v))
+	if b.marks.sets == nil {
+		b.marks.sets = map[indexPlace][]uint16{}
+	}
+	key := placeOf(chunkOf(seq), v)
 	b.marks.sets[key] = append(b.marks.sets[key], offsetOf(seq))
 }
 
 // flush writes what was collected.
 func (b *batch) flush() error {
-	for _, key := range slices.Sorted(maps.Keys(b.marks.sets)) {
-		s := new(set)
-		if raw := b.indexed.Get([]byte(key)); raw != nil {
+	if len(b.marks.sets) == 0 {
+		return nil
+	}
+	index := b.bucket(bucketIndex)
+	for _, key := range slices.SortedFunc(maps.Keys(b.marks.sets), func(a, b indexPlace) int { return bytes.Compare(a[:], b[:]) }) {
+		var s set
+		if raw := index.Get(key[:]); raw != nil {
 			old, err := decodeSet(raw)
 			if err != nil {
 				continue // it counts as the set of all, which has them
 			}
-			s = old
+			s = *old
 		}
 		for _, offset := range b.marks.sets[key] {
 			s.add(offset)
 		}
-		if err := b.indexed.Put([]byte(key), s.encode()); err != nil {
+		if err := index.Put(key[:], s.encode()); err != nil {
 			return err
 		}
 	}
 	clear(b.marks.sets)
 	for chunk, sum := range b.marks.summaries {
-		if err := b.indexed.Put(summaryKey(chunk), sum.encode()); err != nil {
+		if err := index.Put(summaryKey(chunk), sum.encode()); err != nil {
 			return err
 		}
 	}

@@ -237,7 +237,8 @@ func (l *listing) chunk(indexed *bbolt.Bucket, chunk uint32, open *set) (*set, b
 
 // lookUp returns the jobs of a chunk that have a value, or nil.
 func lookUp(indexed *bbolt.Bucket, chunk uint32, v value) *set {
-	raw := indexed.Get(indexKey(chunk, v))
+	key := placeOf(chunk, v)
+	raw := indexed.Get(key[:])
 	if raw == nil {
 		return nil
 	}

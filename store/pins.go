@@ -34,7 +34,7 @@ func uploadsOf(j *jobs.Job) (digests []string) {
 // usableUploads refuses a job whose uploaded files are not there for its principal.
 func (b *batch) usableUploads(principal string, digests []string) error {
 	for _, digest := range digests {
-		blob, err := blobOf(b.blobs, digest)
+		blob, err := blobOf(b.bucket(bucketBlobs), digest)
 		if err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func (b *batch) pin(jobID string, was, now []string) error {
 		if slices.Contains(now, digest) {
 			continue
 		}
-		if err := b.pins.Delete(pinKey(digest, jobID)); err != nil {
+		if err := b.bucket(bucketPins).Delete(pinKey(digest, jobID)); err != nil {
 			return err
 		}
 		if err := b.touch(digest); err != nil {
@@ -96,7 +96,7 @@ func (b *batch) pin(jobID string, was, now []string) error {
 		if slices.Contains(was, digest) {
 			continue
 		}
-		if err := b.pins.Put(pinKey(digest, jobID), nil); err != nil {
+		if err := b.bucket(bucketPins).Put(pinKey(digest, jobID), nil); err != nil {
 			return err
 		}
 	}
@@ -106,7 +106,7 @@ func (b *batch) pin(jobID string, was, now []string) error {
 // touch notes that a file was used until now. A record that cannot be read is left
 // as it is: it stops nothing, and it is never collected.
 func (b *batch) touch(digest string) error {
-	blob, err := blobOf(b.blobs, digest)
+	blob, err := blobOf(b.bucket(bucketBlobs), digest)
 	if err != nil || !blob.LastUse().Before(b.now) {
 		return nil //nolint:nilerr // see above
 	}
@@ -115,7 +115,7 @@ func (b *batch) touch(digest string) error {
 	if err != nil {
 		return err
 	}
-	return b.blobs.Put([]byte(digest), raw)
+	return b.bucket(bucketBlobs).Put([]byte(digest), raw)
 }
 
 // collectChunk is how many records of files are looked at in one read.
@@ -168,7 +168,7 @@ func (s *Store) findUnused(ctx context.Context, unusedSince time.Time, limit int
 func (b *batch) collect(digests []string, unusedSince time.Time) (gone []jobs.Blob, write func() error, err error) {
 	var size int64
 	for _, digest := range digests {
-		if blob, ok := collectable(b.blobs, b.pins, digest, unusedSince); ok {
+		if blob, ok := collectable(b.bucket(bucketBlobs), b.bucket(bucketPins), digest, unusedSince); ok {
 			gone = append(gone, blob)
 			size += blob.Size
 		}
@@ -185,7 +185,7 @@ func (b *batch) collect(digests []string, unusedSince time.Time) (gone []jobs.Bl
 	}
 	return gone, func() error {
 		for _, blob := range gone {
-			if err := b.blobs.Delete([]byte(blob.SHA256)); err != nil {
+			if err := b.bucket(bucketBlobs).Delete([]byte(blob.SHA256)); err != nil {
 				return err
 			}
 		}

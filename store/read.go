@@ -14,11 +14,13 @@ import (
 // LookupKey implements jobs.Store.
 func (s *Store) LookupKey(ctx context.Context, key jobs.Key) (record jobs.KeyRecord, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
-		raw := tx.Bucket([]byte(bucketKeys)).Get(keyPlace(key))
+		place := keyPlace(key)
+		raw := tx.Bucket([]byte(bucketKeys)).Get(place)
 		if raw == nil {
 			return jobs.Errorf(jobs.CodeJobNotFound, "the key is not used")
 		}
-		return decodeInto("the record of a key", raw, &record)
+		record, err = s.keys.decode(place, raw)
+		return err
 	})
 	return record, err
 }

@@ -68,6 +68,7 @@ type Store struct {
 	hostID string
 	cache  *cache
 	told   func(took time.Duration, err error) // of each commit
+	keys   keyCache
 
 	// gate keeps readers from beginning while a commit is on its way: bbolt writes
 	// its meta page into the mapped file before it flushes it, so a read begun

@@ -72,6 +72,7 @@ func (s *Store) prepare(sub jobs.Submission) (prepared, error) {
 		return p, err
 	}
 	p.stands = standingOf(j)
+	p.stands.values = valuesOf(j)
 	p.record = jobs.KeyRecord{Key: p.Key, Kind: jobs.KeyJob, Fingerprint: p.Fingerprint, JobID: j.ID, CreatedAt: s.now().UTC()}
 	p.key, err = encodeRecord(p.record)
 	return p, err
@@ -87,8 +88,8 @@ type submitted struct {
 
 func (b *batch) submit(p prepared) (got submitted, write func() error, err error) {
 	if raw := b.keys.Get(p.place); raw != nil {
-		var record jobs.KeyRecord
-		if err := decodeInto("the record of a key", raw, &record); err != nil {
+		record, err := b.s.keys.decode(p.place, raw)
+		if err != nil {
 			return submitted{}, nil, err
 		}
 		return b.resubmit(p, record)
@@ -99,7 +100,7 @@ func (b *batch) submit(p prepared) (got submitted, write func() error, err error
 	if b.jobs.Get([]byte(p.Job.ID)) != nil {
 		return submitted{}, nil, jobs.Errorf(jobs.CodeInternal, "there is already a job %s", p.Job.ID).WithJob(p.Job.ID)
 	}
-	if closed, err := closedFor(b.closed, p.Job); closed != "" || err != nil {
+	if closed, err := closedFor(b.bucket(bucketClosed), p.Job); closed != "" || err != nil {
 		return submitted{outcome: jobs.SubmitClosed, closed: closed}, nil, err
 	}
 	if err := b.usableUploads(p.stands.principal, p.stands.uploads); err != nil {

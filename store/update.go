@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"runtime/debug"
-	"slices"
 
 	"github.com/macexec/macexec/jobs"
 )
@@ -55,18 +55,15 @@ func (b *batch) update(u *update) (*snapshot, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	before, was := identityOf(job), standingOf(job)
+	before, was, labels := identityOf(job), standingOf(job), maps.Clone(job.Call.Context.Labels)
 	note, err := b.s.runChange(u, job)
 	if err != nil {
 		return nil, nil, err
 	}
-	if after := identityOf(job); after != before {
+	if after := identityOf(job); after != before || !maps.Equal(labels, job.Call.Context.Labels) {
 		return nil, nil, jobs.Errorf(jobs.CodeInternal, "a change of job %s touched what never changes: %+v became %+v", u.id, before, after).WithJob(u.id)
 	}
 	now := standingOf(job)
-	if now.submitted != was.submitted || !slices.Equal(now.values, was.values) {
-		return nil, nil, jobs.Errorf(jobs.CodeInternal, "a change of job %s touched what it is found by", u.id).WithJob(u.id)
-	}
 	if was.state.Terminal() && now.state != was.state {
 		return nil, nil, jobs.Errorf(jobs.CodeInternal, "a change of job %s made it %s after it was %s", u.id, now.state, was.state).WithJob(u.id)
 	}
@@ -104,14 +101,21 @@ func changeOf(j *jobs.Job, note jobs.Note) jobs.Entry {
 	return e
 }
 
-// identity is what no change may touch.
+// identity is what no change may touch: what a job is, and what it is found by.
 type identity struct {
-	id, host, principal, key, fingerprint string
-	seq, revision                         uint64
+	id, host, principal, key, fingerprint                       string
+	tool, run, parentRun, thread, context, toolCall, parentCall string
+	seq, revision                                               uint64
+	submitted                                                   int64
 }
 
 func identityOf(j *jobs.Job) identity {
-	return identity{j.ID, j.Host, j.Principal, j.Key, j.Fingerprint, j.Seq, j.Revision}
+	c := &j.Call.Context
+	return identity{
+		j.ID, j.Host, j.Principal, j.Key, j.Fingerprint,
+		j.Tool.Name, c.RunID, c.ParentRunID, c.ThreadID, c.ContextID, c.ToolCallID, c.ParentCallID,
+		j.Seq, j.Revision, j.SubmittedAt.UnixMilli(),
+	}
 }
 
 // runChange calls the change and makes an error of its panic: the fault of one

@@ -83,7 +83,7 @@ func (b *batch) addUsage(j standing) error {
 	key := usageKey(hour(ended), j.principal, j.tool, j.run)
 	row := usageRow{Principal: j.principal, Tool: j.tool, RunID: j.run}
 	for {
-		raw := b.usage.Get(key)
+		raw := b.bucket(bucketUsage).Get(key)
 		if raw == nil {
 			break
 		}
@@ -107,7 +107,7 @@ func (b *batch) addUsage(j standing) error {
 	if err != nil {
 		return err
 	}
-	return b.usage.Put(key, raw)
+	return b.bucket(bucketUsage).Put(key, raw)
 }
 
 // notNegative keeps a clock that was set back from taking something off a sum.

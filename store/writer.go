@@ -291,8 +291,8 @@ type batch struct {
 	now   time.Time
 	dirty bool // something was written
 
-	jobs, keys, open, journal, jobJournal, blobs, projects, manifests *bbolt.Bucket
-	pins, closed, usage, order, indexed, principals                   *bbolt.Bucket
+	// What nearly every operation uses; the others are opened by name.
+	jobs, keys, open, journal, jobJournal *bbolt.Bucket
 
 	jobSeq uint64
 	chain  chainHead
@@ -312,18 +312,13 @@ func (s *Store) begin() (*batch, error) {
 
 func newBatch(tx *bbolt.Tx, now time.Time) *batch {
 	b := &batch{tx: tx, now: now, fresh: map[string]*snapshot{}}
-	for name, bucket := range map[string]**bbolt.Bucket{
-		bucketJobs: &b.jobs, bucketKeys: &b.keys, bucketOpen: &b.open, bucketJournal: &b.journal,
-		bucketJobJournal: &b.jobJournal, bucketBlobs: &b.blobs, bucketProjects: &b.projects, bucketManifests: &b.manifests,
-		bucketPins: &b.pins, bucketClosed: &b.closed, bucketUsage: &b.usage,
-		bucketOrder: &b.order, bucketIndex: &b.indexed, bucketPrincipals: &b.principals,
-	} {
-		*bucket = tx.Bucket([]byte(name))
-	}
-	b.journal.FillPercent, b.order.FillPercent = fillAppended, fillAppended
-	b.marks = newMarks(b.jobs)
+	b.jobs, b.keys, b.open = b.bucket(bucketJobs), b.bucket(bucketKeys), b.bucket(bucketOpen)
+	b.journal, b.jobJournal = b.bucket(bucketJournal), b.bucket(bucketJobJournal)
+	b.journal.FillPercent = fillAppended
 	return b
 }
+
+func (b *batch) bucket(name string) *bbolt.Bucket { return b.tx.Bucket([]byte(name)) }
 
 // finish writes what belongs to the batch as a whole.
 func (b *batch) finish() error {
@@ -355,8 +350,8 @@ func (b *batch) snapshot(id string) (*snapshot, error) {
 // standing is what the store keeps of a job beside its record.
 type standing struct {
 	seq                  uint64
-	submitted            int64 // in milliseconds since 1970
-	values               []value
+	submitted            int64   // in milliseconds since 1970
+	values               []value // of a new job
 	principal, tool, run string
 	state                jobs.State // empty: there is no job yet
 	ended                time.Time
@@ -366,7 +361,7 @@ type standing struct {
 
 func standingOf(j *jobs.Job) standing {
 	return standing{
-		seq: j.Seq, submitted: j.SubmittedAt.UnixMilli(), values: valuesOf(j),
+		seq: j.Seq, submitted: j.SubmittedAt.UnixMilli(),
 		principal: j.Principal, tool: j.Tool.Name, run: j.Call.Context.RunID,
 		state: j.State, ended: j.EndedAt, usage: j.Usage, uploads: uploadsOf(j),
 	}
