@@ -1,7 +1,9 @@
 package endtoend
 
 import (
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
@@ -66,5 +68,52 @@ func TestG5_UnknownIsRunAgainByAPerson(t *testing.T) {
 	l.wantStarts("a", 2)
 	if old := d.get(s.id); old.GetState() != macexecv1.JobState_JOB_STATE_FAILED || old.GetEndReason() != macexecv1.EndReason_END_REASON_RESOLVED {
 		t.Errorf("the old job is %s (%s)", old.GetState(), old.GetEndReason())
+	}
+}
+
+// G5: of many reruns of one unknown job at once one becomes its successor; the others
+// are refused, are told which it is, and have used no key.
+func TestG5_UnknownHasOneSuccessor(t *testing.T) {
+	t.Parallel()
+	d, l := startDaemon(t), newLedgers(t)
+	s := &scene{daemon: d, l: l, open: l.gate("a")}
+	s.id = d.submitRun(call("first", "ledger_"+external, l.args("a", "gate"))).GetId()
+	l.await("a", "begin", 1)
+	s.was = d.started(s.id, 1)
+	s.killAll()
+	d.start()
+	d.wait(s.id, unknown)
+	const many = 8
+	next, refused := make([]*macexecv1.Job, many), make([]error, many)
+	var all sync.WaitGroup
+	begin := make(chan struct{})
+	for i := range many {
+		all.Go(func() {
+			<-begin
+			req := call(fmt.Sprint("rerun", i), "ledger_"+external, l.args("a", "gate"))
+			req.Options = &macexecv1.Options{Supersedes: s.id}
+			next[i], refused[i] = d.Submit(d.context(), req)
+		})
+	}
+	close(begin)
+	all.Wait()
+	old := d.get(s.id)
+	successors := 0
+	for i, err := range refused {
+		_, lookup := d.Jobs.LookupKey(d.context(), &macexecv1.LookupKeyRequest{Key: fmt.Sprint("rerun", i)})
+		if err == nil {
+			successors++
+			if next[i].GetId() != old.GetSupersededBy() || next[i].GetCall().GetOptions().GetSupersedes() != s.id || lookup != nil {
+				t.Errorf("job %s supersedes %q; the old job says %q; %v", next[i].GetId(), next[i].GetCall().GetOptions().GetSupersedes(), old.GetSupersededBy(), lookup)
+			}
+			continue
+		}
+		if e := wantCode(t, err, "ALREADY_SUPERSEDED"); e.JobID() != old.GetSupersededBy() {
+			t.Errorf("rerun %d is told of %q, want %q", i, e.JobID(), old.GetSupersededBy())
+		}
+		wantCode(t, lookup, "JOB_NOT_FOUND")
+	}
+	if successors != 1 || old.GetState() != unknown {
+		t.Errorf("%d successors of a job that is %s", successors, old.GetState())
 	}
 }

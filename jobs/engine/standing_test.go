@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/macexec/macexec/jobs"
@@ -40,6 +41,7 @@ func TestCallThatStandsOnWhatIsNotThere(t *testing.T) {
 	refused(func(r *Request) { r.Context.RunID = "closed" }, jobs.CodeRunClosed)
 	refused(func(r *Request) { r.Context.ParentRunID = "closed" }, jobs.CodeRunClosed)
 	refused(func(r *Request) { r.Options.Supersedes = "none" }, jobs.CodeJobNotFound)
+	refused(func(r *Request) { r.Options.Supersedes = strings.Replace(first.ID, h.store.HostID(), "aaaaaaaa", 1) }, jobs.CodeOtherHost)
 
 	req.Options.Supersedes = first.ID
 	second, err := h.Submit(t.Context(), owner(), req)

@@ -39,6 +39,16 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 		return e.drained(durable, c, req, args, draining)
 	}
 
+	if id := req.Options.Supersedes; id != "" {
+		// The write below decides; this says sooner, and names another host.
+		_, err := e.visible(ctx, c, id)
+		if refused, ok := errors.AsType[*jobs.Error](err); ok && refusesCall(refused.Code) {
+			return Receipt{}, e.reject(durable, c, req, refused)
+		}
+		if err != nil {
+			return Receipt{}, err
+		}
+	}
 	if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok && req.Key == "" && !keyOptional(tool) {
 		return Receipt{}, e.reject(durable, c, req, jobs.Errorf(jobs.CodeKeyRequired,
 			"%s does more than read, so the call needs an idempotency key of your choice; the same key again never starts it twice", tool.Tool))
@@ -122,11 +132,11 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	return e.answer(req, sub, nil)
 }
 
-// refusesCall tells the refusals that the store found in the world as it is at the
-// very write from a write that failed.
+// refusesCall tells the refusals that were found in the world as it is, most of them by
+// the store at the very write, from what failed.
 func refusesCall(code jobs.Code) bool {
 	switch code {
-	case jobs.CodeJobNotFound, jobs.CodeStateConflict, jobs.CodeSuperseded, jobs.CodeFileNotFound:
+	case jobs.CodeJobNotFound, jobs.CodeOtherHost, jobs.CodeStateConflict, jobs.CodeSuperseded, jobs.CodeFileNotFound:
 		return true
 	default:
 		return false
