@@ -167,7 +167,9 @@ func (l *listing) byIndex(tx *bbolt.Tx, below string, n int) []string {
 	last, _ := order.Cursor().Last()
 	for chunk := int64(chunkOf(decodeU64(last))); chunk >= 0; chunk-- {
 		chunk := uint32(chunk)
-		if sum, ok := decodeSummary(indexed.Get(summaryKey(chunk))); ok {
+		if !found.full() && !l.bounded(below) {
+			// Nothing that a summary says could pass the chunk over.
+		} else if sum, ok := decodeSummary(indexed.Get(summaryKey(chunk))); ok {
 			if found.full() && sum.top <= found.ids[n-1] {
 				break // here and in all chunks before it are only lower ids
 			}
@@ -180,6 +182,11 @@ func (l *listing) byIndex(tx *bbolt.Tx, below string, n int) []string {
 		}
 	}
 	return found.ids
+}
+
+// bounded reports whether a page takes only jobs between some bounds.
+func (l *listing) bounded(below string) bool {
+	return below != "" || l.since != math.MinInt64 || l.until != math.MaxInt64
 }
 
 // openSets returns the jobs in the wanted states that are not terminal, by chunk. A
@@ -226,7 +233,7 @@ func (l *listing) chunk(indexed *bbolt.Bucket, chunk uint32, open *set) (*set, b
 			return nil, false
 		}
 	}
-	for _, v := range l.values {
+	for _, v := range slices.Backward(l.values) { // the rarest are behind
 		s := lookUp(indexed, chunk, v)
 		if s == nil || !result.and(s) {
 			return nil, false
