@@ -162,10 +162,7 @@ func TestOldStores(t *testing.T) {
 			t.Parallel()
 			path := unpack(t, storeFile(version))
 			s := openAt(t, path)
-			want := map[uint64]uint64{1: 8}[version]
-			if version > 1 {
-				want = 12
-			}
+			want := map[uint64]uint64{1: 8, 2: 12}[version]
 			if s.Head() != want || s.HostID() == "" {
 				t.Errorf("head %d, host %q", s.Head(), s.HostID())
 			}
