@@ -165,8 +165,8 @@ func TestG6_FolderIsNothingOrWhole(t *testing.T) {
 		for try := range 2 {
 			name := fmt.Sprintf("%c_%s_%d", 'a'+try, strings.ToLower(phase.String()), try)
 			path := filepath.Join(d.project, name)
-			stop := watchFolder(t, path, 300)
-			id := d.submit(call(name, "ledger_staged", l.args(name, "folder:files 299 10", "folder:program run", "folder:folder none").with("folder_output", name))).GetId()
+			stop := watchFolder(t, path, 60)
+			id := d.submit(call(name, "ledger_staged", l.args(name, "folder:files 59 10", "folder:program run", "folder:folder none").with("folder_output", name))).GetId()
 			d.awaitState(id, func(j *macexecv1.Job) bool { return j.GetPhase() >= phase || client.Settled(j.GetState()) })
 			d.kill()
 			d.start()
@@ -190,7 +190,7 @@ func TestG6_FolderIsNothingOrWhole(t *testing.T) {
 	if replaced.err != nil || replaced.job.GetState() != awaiting {
 		t.Fatalf("replacing is %s, want it to wait for a person: %v", replaced.job.GetState(), replaced.err)
 	}
-	stop := watchFolder(t, path, 300, 2)
+	stop := watchFolder(t, path, 60, 2)
 	d.approve(replaced.job)
 	job := d.wait(replaced.job.GetId(), completed)
 	stop()
