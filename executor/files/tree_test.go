@@ -74,7 +74,7 @@ func TestTreeDigest(t *testing.T) {
 		if change != nil {
 			change()
 		} else {
-			must(t, os.Chtimes(filepath.Join(dir, "hello.txt"), time.Unix(1, 0), time.Unix(1, 0)))
+			must(t, os.Chtimes(filepath.Join(dir, "hello.txt"), timeOne(), timeOne()))
 		}
 		if after := digestFolder(t, dir).Digest(); (before == after) != (change == nil) {
 			t.Errorf("%s: %s, then %s", name, before, after)
@@ -310,3 +310,5 @@ func TestStageFolder(t *testing.T) {
 		t.Errorf("the copy changed with the original: %s", got)
 	}
 }
+
+func timeOne() time.Time { return time.Unix(1, 0) }

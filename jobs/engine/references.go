@@ -150,18 +150,26 @@ func hostOf(id string) string {
 
 // StatFile describes an uploaded file or an artifact.
 func (e *Engine) StatFile(ctx context.Context, c Caller, ref string) (FileInfo, error) {
-	f, info, err := e.openReference(ctx, c, ref)
+	f, info, err := e.OpenFile(ctx, c, ref)
 	if err != nil {
 		return FileInfo{}, err
 	}
 	return info, f.Close()
 }
 
-// OpenFile opens an uploaded file or an artifact for reading.
+// OpenFile opens an uploaded file or an artifact for reading; a folder as a tar.
 func (e *Engine) OpenFile(ctx context.Context, c Caller, ref string) (File, FileInfo, error) {
 	f, info, err := e.openReference(ctx, c, ref)
 	if err != nil {
 		return nil, info, err
 	}
-	return f, info, nil
+	if !info.Folder {
+		return f, info, nil
+	}
+	t, err := files.OpenTar(ctx, f)
+	if err != nil {
+		return nil, info, err
+	}
+	info.Transfer = t.Size()
+	return t, info, nil
 }
