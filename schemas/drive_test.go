@@ -75,6 +75,11 @@ func drive(t *testing.T, tool *schemas.Tool, arguments string) run {
 			t.Fatal(err)
 		}
 		r.Outputs[a.Name] = filepath.Join(r.Work, "out", file)
+		if a.Folder() {
+			if err := os.Mkdir(r.Outputs[a.Name], 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
 		vars.Outputs[a.Name] = r.Outputs[a.Name]
 	}
 	if variant == nil {
@@ -107,6 +112,14 @@ func drive(t *testing.T, tool *schemas.Tool, arguments string) run {
 		return r
 	}
 	for _, a := range tool.Manifest.Artifacts {
+		if a.Folder() {
+			vars.Artifacts[a.Name] = folderMade(t, r.Outputs[a.Name])
+			if vars.Artifacts[a.Name].Files == 0 {
+				r.Stage, r.Detail = "output", a.Name+" is empty"
+				return r
+			}
+			continue
+		}
 		raw, err := os.ReadFile(r.Outputs[a.Name])
 		if (err != nil || len(raw) == 0) && a.Required {
 			r.Stage, r.Detail = "output", fmt.Sprintf("%s: %v, %d bytes", a.Name, err, len(raw))
@@ -133,6 +146,23 @@ func drive(t *testing.T, tool *schemas.Tool, arguments string) run {
 		t.Errorf("no progress was written: %v", err)
 	}
 	return finish(t, tool, r, vars)
+}
+
+func folderMade(t *testing.T, dir string) schemas.Artifact {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := schemas.Artifact{Files: len(entries), MediaType: "inode/directory", SHA256: strings.Repeat("0", 64)}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		made.Size += info.Size()
+	}
+	return made
 }
 
 func finish(t *testing.T, tool *schemas.Tool, r run, vars schemas.Vars) run {

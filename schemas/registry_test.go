@@ -34,7 +34,7 @@ func names(tools []*schemas.Tool) []string {
 func TestShippedTools(t *testing.T) {
 	t.Parallel()
 	r := openShipped(t)
-	want := []string{"convert_audio", "convert_image", "delete_asset", "export_video", "inspect_audio", "inspect_image", "inspect_video"}
+	want := []string{"convert_audio", "convert_image", "delete_asset", "export_video", "extract_frames", "inspect_audio", "inspect_image", "inspect_video"}
 	for i, tool := range r.Tools() {
 		if i >= len(want) || tool.Manifest.Tool != want[i] || tool.Source != "shipped" || len(tool.Digest) != 64 {
 			t.Errorf("%d: %s %s %s", i, tool.Manifest.Tool, tool.Source, tool.Digest)

@@ -41,7 +41,7 @@ func (a *app) filesPutCommand() *cobra.Command {
 
 func (a *app) filesGetCommand() *cobra.Command {
 	var replace bool
-	cmd := a.talk("get REFERENCE [FILE]", "Download sha256:<hex> or job:<id>/<artifact> to FILE (- is stdout; its own name, here)", cobra.RangeArgs(1, 2), func(ctx context.Context, c *client.Client, args []string) error {
+	cmd := a.talk("get REFERENCE [FILE]", "Download sha256:<hex> or job:<id>/<artifact> to FILE (- is stdout, of a folder as a tar; its own name, here)", cobra.RangeArgs(1, 2), func(ctx context.Context, c *client.Client, args []string) error {
 		info, err := c.Stat(ctx, args[0])
 		if err != nil {
 			return beforehand(err)
@@ -82,12 +82,16 @@ func (a *app) upload(ctx context.Context, c *client.Client, path string) (*macex
 	return info, nil
 }
 
-// fetch downloads one file to a path where nothing is. One that was cut off
+// fetch downloads one file or folder to a path where nothing is. One that was cut off
 // goes on where it was.
 func (a *app) fetch(ctx context.Context, c *client.Client, info *macexecv1.FileInfo, path string, options ...client.TransferOption) error {
 	status := a.status()
 	defer status.Clear()
-	_, err := c.Download(ctx, info.GetReference(), path, append(options, client.OnProgress(moved(status, path)))...)
+	download := c.Download
+	if info.GetFolder() {
+		download = c.DownloadFolder
+	}
+	_, err := download(ctx, info.GetReference(), path, append(options, client.OnProgress(moved(status, path)))...)
 	if errors.Is(err, fs.ErrExist) {
 		return unwritable(fmt.Errorf("%s exists and is not replaced", path))
 	}

@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -286,4 +287,90 @@ func TestChainOfJobs(t *testing.T) {
 		t.Errorf("of a failed job: %v", findings(err))
 	}
 	l.wantStarts("none", 0)
+}
+
+// A folder comes down as a tar and is unpacked only when its digest is right. A download
+// that was cut off, here by the daemon's death, goes on where it was.
+func TestDownloadAFolder(t *testing.T) {
+	t.Parallel()
+	d, l := startDaemon(t), newLedgers(t)
+	job := d.wait(d.submit(call("k", "ledger_staged", l.args("a", "folder:files 150 20000", "folder:program bin/run", "folder:folder none",
+		"list:file one.txt 1", "list:file two.txt 2").with("folder_output", "made"))).GetId(), completed)
+	made := artifact(t, job, "folder")
+	ref := "job:" + job.GetId() + "/folder"
+	info, err := d.Stat(d.context(), ref)
+	if err != nil || !info.GetFolder() || info.GetSha256() != made.GetSha256() || info.GetSize() != made.GetSize() || info.GetTransferSize() <= made.GetSize() || info.GetName() != "folder" {
+		t.Errorf("the folder is described as %v: %v", info, err)
+	}
+	to := filepath.Join(t.TempDir(), "folder")
+	killed := false
+	var again sync.WaitGroup
+	got, err := d.DownloadFolder(d.context(), ref, to, client.OnProgress(func(done, total int64) {
+		if done > total/2 && !killed {
+			killed = true
+			d.kill()
+			again.Go(d.start)
+		}
+	}))
+	again.Wait()
+	if err != nil || !killed || got.GetSha256() != made.GetSha256() || digestOf(t, to) != made.GetSha256() {
+		t.Errorf("downloaded %v, killed: %t: %v", got, killed, err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(to)); err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v (%v)", left, err)
+	}
+	if _, err := d.DownloadFolder(d.context(), ref, to); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a folder that is there: %v", err)
+	}
+	all := t.TempDir()
+	if code, out := d.macexec("jobs", "artifacts", job.GetId(), "--download", all); code != 0 || digestOf(t, filepath.Join(all, "folder")) != made.GetSha256() {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+	wantFile(t, filepath.Join(all, "list", "two.txt"), "aa")
+
+	d.put("made/none/more.txt", "more") // it is no longer what the job made
+	_, err = d.DownloadFolder(d.context(), ref, to+"2")
+	wantCode(t, err, "ARTIFACT_CHANGED")
+	if err := os.RemoveAll(filepath.Join(d.project, "made")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Stat(d.context(), ref)
+	wantCode(t, err, "ARTIFACT_GONE")
+}
+
+// A chain of shipped tools and one more: each reads by reference what the one before it
+// made, from an export to a folder of pictures to a list of what is in it.
+func TestChainOfShippedTools(t *testing.T) {
+	t.Parallel()
+	needs(t, "ffmpeg", "ffprobe")
+	d, l := startDaemon(t), newLedgers(t)
+	out, err := exec.CommandContext(d.context(), "ffmpeg", "-nostdin", "-v", "error", "-f", "lavfi", "-i", "testsrc2=size=320x240:rate=25:duration=2",
+		"-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", filepath.Join(d.project, "clip.mp4")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("ffmpeg: %v\n%s", err, out)
+	}
+	export := d.wait(d.submit(call("export", "export_video",
+		`{"project_id":"default","input":"clip.mp4","format":"mp4","resolution":"source","include_audio":false}`)).GetId(), completed)
+	frames := d.wait(d.submit(call("frames", "extract_frames", map[string]any{
+		"project_id": "default", "input": "job:" + export.GetId() + "/video", "output": "frames", "every_seconds": 0.5, "max_frames": 100,
+	})).GetId(), completed)
+	made := artifact(t, frames, "frames")
+	if !made.GetFolder() || made.GetFiles() != 4 || made.GetPath() != "frames" || made.GetSha256() != digestOf(t, filepath.Join(d.project, "frames")) {
+		t.Errorf("the pictures are %v", made)
+	}
+	if in := frames.GetInputs()[0]; in.GetSha256() != artifact(t, export, "video").GetSha256() {
+		t.Errorf("it read %v", in)
+	}
+	var result struct {
+		Frames, Width int
+		SHA256        string
+	}
+	if err := json.Unmarshal(frames.GetResult(), &result); err != nil || result.Frames != 4 || result.Width != 320 || result.SHA256 != made.GetSha256() {
+		t.Errorf("the result is %s: %v", frames.GetResult(), err)
+	}
+	d.wait(d.submit(call("list", "ledger_staged", l.args("a", "tree").with("tree", "job:"+frames.GetId()+"/frames").with("output", "list.txt"))).GetId(), completed)
+	list, err := os.ReadFile(filepath.Join(d.project, "list.txt"))
+	if err != nil || strings.Count(string(list), "frame-0000") != 4 || !strings.HasPrefix(string(list), "frame-00001.png is no text\n") {
+		t.Errorf("the list has %d bytes: %v", len(list), err)
+	}
 }

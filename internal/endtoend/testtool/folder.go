@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 )
 
 // put puts one thing into a folder: "file NAME BYTES", "program NAME", "files N BYTES",
@@ -66,7 +67,7 @@ func (t *tool) put(dir, what string) error {
 	}
 }
 
-// listTree writes the path and the content of each file that came in.
+// listTree writes the path of each file that came in, and its content if that is text.
 func (t *tool) listTree() error {
 	top := os.Getenv("TREE")
 	var list strings.Builder
@@ -76,6 +77,9 @@ func (t *tool) listTree() error {
 		}
 		content, err := os.ReadFile(path)
 		rel, relErr := filepath.Rel(top, path)
+		if !utf8.Valid(content) {
+			content = []byte("is no text")
+		}
 		fmt.Fprintf(&list, "%s %s\n", rel, content)
 		return errors.Join(err, relErr)
 	})
