@@ -115,10 +115,10 @@ func TestBadManifestDisablesOnlyItself(t *testing.T) {
 	if video, ok := r.Tool("export_video", ""); !ok || video.Source != "shipped" {
 		t.Error("the shipped tool was replaced")
 	}
-	if len(r.Tools()) != 8 || len(r.All()) != 9 {
+	if len(r.Tools()) != 9 || len(r.All()) != 10 {
 		t.Errorf("%v %v", names(r.Tools()), names(r.All()))
 	}
-	if r, err := schemas.Open(schemas.Options{Dir: filepath.Join(dir, "nosuch")}); err != nil || len(r.Tools()) != 7 {
+	if r, err := schemas.Open(schemas.Options{Dir: filepath.Join(dir, "nosuch")}); err != nil || len(r.Tools()) != 8 {
 		t.Errorf("a missing folder: %v", err)
 	}
 }
