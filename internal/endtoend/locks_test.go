@@ -265,13 +265,14 @@ func TestPriorityBounds(t *testing.T) {
 		req := call(fmt.Sprint(priority), "ledger_none", l.args("a"))
 		req.Options = &macexecv1.Options{Priority: priority}
 		job, err := d.Submit(d.context(), req)
-		if !taken {
+		switch {
+		case !taken:
 			if e := wantCode(t, err, "REQUEST_INVALID"); !strings.Contains(e.Error(), "-10 to 10") {
 				t.Error(e.Error())
 			}
-		} else if err != nil {
+		case err != nil:
 			t.Error(err)
-		} else {
+		default:
 			d.wait(job.GetId(), completed)
 		}
 	}

@@ -44,8 +44,16 @@ func (e *Engine) decorated(job *jobs.Job) *jobs.Job {
 	if job == nil || job.State != jobs.StateQueued {
 		return job
 	}
+	waiting := e.sched.waiting(job.ID)
+	if waiting == nil {
+		// It has ended since it was read.
+		if now, err := e.store.Get(context.Background(), job.ID); err == nil {
+			return now
+		}
+		return job
+	}
 	shown := *job
-	shown.WaitingFor = e.waitingFor(job)
+	shown.WaitingFor = waiting
 	return &shown
 }
 

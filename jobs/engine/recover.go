@@ -43,6 +43,8 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 		case jobs.StateQueued, jobs.StateAwaitingApproval:
 			if job.Call.Options.OnLock == jobs.OnLockRefuse {
 				e.sched.keep(e.turnOfStored(job))
+			} else {
+				e.sched.expect(turn{id: job.ID, principal: job.Principal, class: e.slotOf(job), rank: rankOf(job)})
 			}
 			e.admit(job)
 		case jobs.StateRunning:

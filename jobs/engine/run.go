@@ -68,6 +68,7 @@ func (e *Engine) runAttempt(id string) {
 	switch jobs.CodeOf(err) {
 	case "":
 	case jobs.CodeStateConflict, jobs.CodeTooLate, jobs.CodeJobNotFound:
+		e.sched.rest(id)
 		return // cancelled or too late meanwhile
 	default:
 		// The store did not take it (a full disk, say), so the job still waits.

@@ -44,16 +44,14 @@ type turn struct {
 	needs     needs   // what its locks are worked out from
 	claims    []claim // its locks
 	refuse    bool    // it does not wait for locks: it has them from its acceptance on
-	key       string  // its idempotency key
 
 	state jobs.State // as the scheduler knows it
 	place place
 	again bool // queue it once its slot is given back
 	ended bool // forget it once its slot is given back
 
-	holds     bool          // it has its locks
-	passedFor *claim        // the one that it was passed over for last
-	deciding  chan struct{} // closed when it is known whether it is accepted; nil: it is
+	holds     bool   // it has its locks
+	passedFor *claim // the one that it was passed over for last
 }
 
 // rank orders the jobs of a principal: by the time of acceptance, in milliseconds,
@@ -88,19 +86,31 @@ func newScheduler(sizes map[string]int, other int, now func() time.Time) *schedu
 	return s
 }
 
-// add puts a job into the queue. It may be there already. One that still has a slot
-// from its last attempt is queued when it gives that back.
+// expect tells of a job before it is stored. From then on it is known until it has
+// ended, so that whatever is told of a job in between comes to the right end.
+func (s *scheduler) expect(t turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.know(t)
+}
+
+// add puts a job that is known into the queue; it may be there already. One that still
+// has a slot from its last attempt is queued when it gives that back.
 func (s *scheduler) add(t turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := s.know(t)
+	known := s.turns[t.id]
+	if known == nil {
+		return // it has ended meanwhile
+	}
 	switch known.place {
 	case inSlot:
 		known.again = true
 	case atRest:
 		s.giveUp(known)
+		known.principal, known.class, known.rank, known.refuse = t.principal, t.class, t.rank, t.refuse
 		if !known.holds {
-			known.claims = t.claims
+			known.needs, known.claims = t.needs, t.claims
 		}
 		s.enqueue(known)
 	case inQueue, aside:
@@ -185,39 +195,16 @@ func (s *scheduler) keep(t turn) {
 	s.locks.seize(s.know(t))
 }
 
-// hold takes the locks of a call that does not wait for them, before it is accepted.
-// What follows is accept or remove. If somebody has one of them, hold says so; if
-// that is another submission with the same key which is not decided yet, other is
-// closed when it is.
-func (s *scheduler) hold(t turn) (o obstacle, held bool, other <-chan struct{}) {
+// hold takes the locks of a call that does not wait for them, before it is stored; if
+// somebody has one of them, it says so.
+func (s *scheduler) hold(t turn) (o obstacle, held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c, by := s.locks.blocked(&t); by != nil {
-		if by.deciding != nil && by.principal == t.principal && by.key == t.key {
-			return obstacle{}, false, by.deciding
-		}
-		return t.obstacle(c, by), false, nil
+		return t.obstacle(c, by), false
 	}
-	t.deciding = make(chan struct{})
 	s.locks.seize(s.know(t))
-	return obstacle{}, true, nil
-}
-
-// accept tells that a job which has its locks is accepted, with the rank that it has.
-func (s *scheduler) accept(id string, r rank) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.turns[id]; t != nil {
-		t.rank = r
-		t.decided()
-	}
-}
-
-func (t *turn) decided() {
-	if t.deciding != nil {
-		close(t.deciding)
-		t.deciding = nil
-	}
+	return obstacle{}, true
 }
 
 // obstacle says what would keep a job from its locks now.
@@ -296,7 +283,6 @@ func (s *scheduler) remove(id string) {
 		delete(s.turns, id)
 	}
 	s.unlock(t)
-	t.decided()
 	s.settle()
 }
 
@@ -415,7 +401,10 @@ func (s *scheduler) enqueue(t *turn) {
 func (s *scheduler) dequeue(t *turn) {
 	c := s.class(t.class)
 	sh := c.share(t.principal)
-	if i, found := sh.find(t); found {
+	switch i, found := sh.find(t); {
+	case found && i == 0:
+		sh.queue[0], sh.queue = nil, sh.queue[1:] // as a rule; nothing is moved
+	case found:
 		sh.queue = slices.Delete(sh.queue, i, i+1)
 	}
 	if len(sh.queue) == 0 {
@@ -432,13 +421,6 @@ func (s *scheduler) waiting(id string) *jobs.WaitingFor {
 		return s.reason(t)
 	}
 	return nil
-}
-
-// expected says what a job that is not known would wait for if it were added now.
-func (s *scheduler) expected(t turn) *jobs.WaitingFor {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.reason(&t)
 }
 
 func (s *scheduler) reason(t *turn) *jobs.WaitingFor {

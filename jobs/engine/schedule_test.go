@@ -44,6 +44,12 @@ func (s *schedule) job(principal, class string, priority int) turn {
 	}
 }
 
+// submit is a job that is accepted and queued.
+func (s *schedule) submit(t turn) {
+	s.expect(t)
+	s.add(t)
+}
+
 // started takes up what has got a slot, in order.
 func (s *schedule) started() []turn {
 	var list []turn
@@ -76,16 +82,17 @@ func ids(turns []turn) []string {
 func TestSchedulerOrdersByPriorityAndAge(t *testing.T) {
 	t.Parallel()
 	s := newSchedule(nil, 1)
-	s.add(s.job("a", "x", 0)) // a1 has the slot
-	s.add(s.job("a", "x", 0)) // a2
+	s.submit(s.job("a", "x", 0)) // a1 has the slot
+	s.submit(s.job("a", "x", 0)) // a2
 	s.at = s.at.Add(30 * time.Second)
-	s.add(s.job("a", "x", 1)) // a3 passes a2
+	s.submit(s.job("a", "x", 1)) // a3 passes a2
 	s.at = s.at.Add(2 * time.Minute)
-	s.add(s.job("a", "x", 1))  // a4 comes too late for that
-	s.add(s.job("a", "x", -1)) // a5 is accepted before a6, and has less priority
-	s.add(s.job("a", "x", 0))  // a6
+	s.submit(s.job("a", "x", 1))  // a4 comes too late for that
+	s.submit(s.job("a", "x", -1)) // a5 is accepted before a6, and has less priority
+	s.submit(s.job("a", "x", 0))  // a6
 	again := *s.turns["a6"]
-	s.add(again) // is there already
+	s.add(again)          // is there already
+	s.add(turn{id: "a7"}) // has ended before it could be queued
 	wantPosition := []string{"a3", "a2", "a4", "a6", "a5"}
 	for i, id := range wantPosition {
 		if diff := cmp.Diff(&jobs.WaitingFor{Kind: jobs.WaitSlot, Detail: "x", Position: i + 1}, s.waiting(id)); diff != "" {
@@ -109,7 +116,7 @@ func TestSchedulerSharesAmongPrincipals(t *testing.T) {
 	s := newSchedule(nil, 1)
 	minutes := map[string]int{"long": 10, "short": 1, "late": 1}
 	used := map[string]int{}
-	turnOver := func() string {
+	turnOver := func() {
 		got := s.started()
 		if len(got) != 1 {
 			t.Fatalf("started %v", ids(got))
@@ -117,15 +124,14 @@ func TestSchedulerSharesAmongPrincipals(t *testing.T) {
 		p := got[0].principal
 		s.at = s.at.Add(time.Duration(minutes[p]) * time.Minute)
 		used[p] += minutes[p]
-		s.add(s.job(p, "x", 0)) // it always wants more
+		s.submit(s.job(p, "x", 0)) // it always wants more
 		s.end(0)
-		return p
 	}
 	for range 10 { // long has the slot for itself
-		s.add(s.job("long", "x", 0))
+		s.submit(s.job("long", "x", 0))
 		turnOver()
 	}
-	s.add(s.job("short", "x", 0))
+	s.submit(s.job("short", "x", 0))
 	used = map[string]int{}
 	for range 110 {
 		turnOver()
@@ -133,7 +139,7 @@ func TestSchedulerSharesAmongPrincipals(t *testing.T) {
 	if d := used["long"] - used["short"]; d > 20 || d < -20 {
 		t.Errorf("used %v minutes", used)
 	}
-	s.add(s.job("late", "x", 0))
+	s.submit(s.job("late", "x", 0))
 	used = map[string]int{}
 	for range 300 {
 		turnOver()
@@ -148,12 +154,12 @@ func TestSchedulerSharesAmongPrincipals(t *testing.T) {
 func TestSchedulerLooksBackOnlySoFar(t *testing.T) {
 	t.Parallel()
 	s := newSchedule(nil, 1)
-	s.add(s.job("a", "x", 0))
+	s.submit(s.job("a", "x", 0))
 	s.started()
 	s.at = s.at.Add(10 * time.Hour)
 	for range 30 {
-		s.add(s.job("b", "x", 0))
-		s.add(s.job("a", "x", 0))
+		s.submit(s.job("b", "x", 0))
+		s.submit(s.job("a", "x", 0))
 	}
 	s.end(0)
 	ahead := 0
@@ -174,7 +180,7 @@ func TestRecoveredJobsMayExceedTheirClass(t *testing.T) {
 	c := newClock()
 	s := &schedule{scheduler: newScheduler(map[string]int{"x": 1}, 2, c.now), clock: c}
 	first, second, third := s.job("a", "x", 0), s.job("a", "x", 0), s.job("a", "x", 0)
-	s.add(third)
+	s.submit(third)
 	s.occupy(first)
 	s.occupy(second)
 	if got := s.started(); len(got) > 0 {
@@ -194,7 +200,7 @@ func TestRecoveredJobsMayExceedTheirClass(t *testing.T) {
 		t.Errorf("with a free slot: %v", ids(got))
 	}
 	s.close()
-	s.add(s.job("a", "y", 0))
+	s.submit(s.job("a", "y", 0))
 	if got := s.started(); len(got) > 0 {
 		t.Errorf("a closed scheduler gave %v", ids(got))
 	}
@@ -206,8 +212,8 @@ func TestSchedulerQueuesAgainWhenTheSlotIsBack(t *testing.T) {
 	t.Parallel()
 	s := newSchedule(nil, 1)
 	first := s.job("a", "x", 0)
-	s.add(first)
-	s.add(s.job("a", "x", 0))
+	s.submit(first)
+	s.submit(s.job("a", "x", 0))
 	s.started()
 	s.add(first)
 	if got := s.started(); len(got) > 0 {

@@ -24,7 +24,7 @@ func TestSchedulerSimulated(t *testing.T) {
 			"add": func(t *rapid.T) {
 				j := sim.newJob(t)
 				sim.queued[j.id] = true
-				sim.step(func() { s.add(j) })
+				sim.step(func() { s.submit(j) })
 			},
 			"call that does not wait for locks": func(t *rapid.T) {
 				j := sim.newJob(t)
@@ -56,7 +56,7 @@ func TestSchedulerSimulated(t *testing.T) {
 				sim.queued[j.id] = true
 				if rapid.Bool().Draw(t, "after a pause") {
 					sim.many(func() { s.rest(j.id); s.release(j.id) })
-					sim.step(func() { s.add(j) })
+					sim.step(func() { s.submit(j) })
 				} else {
 					sim.many(func() { s.add(j); s.release(j.id) })
 				}
@@ -139,7 +139,7 @@ func drawClaims(t *rapid.T) []claim {
 
 // hold is a call that has its locks at once or is refused.
 func (sim *simulation) hold(j turn, accept bool) {
-	o, held, _ := sim.scheduler.hold(j)
+	o, held := sim.scheduler.hold(j)
 	if !held {
 		_, by := sim.locks.blocked(&j)
 		if by == nil || o.name == "" || (o.jobID == by.id) != (by.principal == j.principal) || o.state != by.state {
@@ -152,7 +152,6 @@ func (sim *simulation) hold(j turn, accept bool) {
 		return
 	}
 	sim.queued[j.id] = true
-	sim.accept(j.id, j.rank)
 	sim.step(func() { sim.add(j) })
 }
 

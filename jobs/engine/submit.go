@@ -82,23 +82,13 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	if err != nil {
 		return Receipt{}, jobs.Errorf(jobs.CodeInternal, "describe the job: %w", err)
 	}
-	t := e.turnOf(ctx, job, j.slot, j.tool, args)
-	if t.refuse {
-		again, err := e.lockAtOnce(ctx, t)
-		if again {
-			return e.submit(ctx, c, req)
-		}
-		if held, ok := errors.AsType[*jobs.Error](err); ok && held.Code == jobs.CodeLockHeld {
-			held.Verdicts, held.Decision = &j.verdicts, &j.decision
-			return Receipt{}, e.reject(durable, c, req, held)
-		}
-		if err != nil {
-			return Receipt{}, err
-		}
+	t, held := e.expect(ctx, job, j, args)
+	if held != nil {
+		return Receipt{}, e.reject(durable, c, req, held)
 	}
 	accepted := false
 	defer func() {
-		if t.refuse && !accepted {
+		if !accepted {
 			e.sched.remove(t.id)
 			e.dispatch()
 		}
@@ -126,10 +116,31 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	if sub.Outcome == jobs.SubmitAccepted {
 		accepted = true
 		t.rank = rankOf(sub.Job)
-		e.sched.accept(t.id, t.rank)
 		e.queue(sub.Job, t)
 	}
 	return e.answer(req, sub, nil)
+}
+
+// expect tells the scheduler of a job that is about to be stored. One that does not
+// wait for locks has them from here on, or is refused.
+func (e *Engine) expect(ctx context.Context, job *jobs.Job, j *judgement, args any) (turn, *jobs.Error) {
+	if job.State != jobs.StateQueued && job.Call.Options.OnLock != jobs.OnLockRefuse {
+		t := turn{id: job.ID, principal: job.Principal, class: j.slot, rank: rankOf(job)} // a person decides first
+		e.sched.expect(t)
+		return t, nil
+	}
+	t := e.turnOf(ctx, job, j.slot, j.tool, args)
+	if !t.refuse {
+		e.sched.expect(t)
+		return t, nil
+	}
+	t.rank.seq = math.MaxUint64 // it comes after all that are accepted
+	if o, held := e.sched.hold(t); !held {
+		err := o.refusal()
+		err.Verdicts, err.Decision = &j.verdicts, &j.decision
+		return t, err
+	}
+	return t, nil
 }
 
 // refusesCall tells the refusals that were found in the world as it is, most of them by
@@ -344,9 +355,8 @@ func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error
 	if j.decision.Effect == jobs.Deny {
 		return check, nil
 	}
-	call := &jobs.Job{Principal: c.Principal, Call: jobs.Call{Options: req.Options, Context: req.Context}, SubmittedAt: e.now()}
+	call := &jobs.Job{Principal: c.Principal, Call: jobs.Call{Options: req.Options, Context: req.Context}, SubmittedAt: e.now(), Seq: math.MaxUint64}
 	t := e.turnOf(ctx, call, j.slot, j.tool, args)
-	t.rank.seq = math.MaxUint64 // it would come after all that are accepted
 	if o, ok := e.sched.obstacle(t); ok && t.refuse {
 		held := o.refusal()
 		held.Verdicts, held.Decision = &j.verdicts, &j.decision

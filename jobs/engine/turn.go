@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"math"
 	"path"
 	"slices"
 	"strings"
@@ -32,7 +31,7 @@ type pathNeed struct {
 func (e *Engine) turnOf(ctx context.Context, job *jobs.Job, class string, tool *schemas.Tool, args any) turn {
 	t := turn{
 		id: job.ID, principal: job.Principal, class: class, rank: rankOf(job),
-		key: job.Key, refuse: job.Call.Options.OnLock == jobs.OnLockRefuse, state: job.State,
+		refuse: job.Call.Options.OnLock == jobs.OnLockRefuse, state: job.State,
 		needs: needs{principal: job.Principal},
 	}
 	if job.Call.Options.SerialContext {
@@ -119,26 +118,6 @@ func sameClaims(a, b []claim) bool {
 	return slices.EqualFunc(a, b, func(x, y claim) bool { return x.key == y.key && x.mode == y.mode })
 }
 
-// lockAtOnce takes the locks of a call that does not wait for them. It reports whether
-// another submission with the same key was decided meanwhile: then the call has to be
-// looked at again, since it may be a replay.
-func (e *Engine) lockAtOnce(ctx context.Context, t turn) (again bool, err error) {
-	t.rank.seq = math.MaxUint64 // it comes after all that are accepted
-	o, held, other := e.sched.hold(t)
-	switch {
-	case held:
-		return false, nil
-	case other == nil:
-		return false, o.refusal()
-	}
-	select {
-	case <-other:
-		return true, nil
-	case <-ctx.Done():
-		return false, fault(context.Cause(ctx))
-	}
-}
-
 // refusal says in an error what is in the way.
 func (o obstacle) refusal() *jobs.Error {
 	err := jobs.Errorf(jobs.CodeLockHeld, "%s; call again later under the same key, which is still free, or let the call wait (on_lock wait)", o).With("lock", o.name)
@@ -177,15 +156,6 @@ const (
 	minPriority = -10
 	maxPriority = 10
 )
-
-// waitingFor says what a queued job waits for now.
-func (e *Engine) waitingFor(job *jobs.Job) *jobs.WaitingFor {
-	if w := e.sched.waiting(job.ID); w != nil {
-		return w
-	}
-	// It is on its way into the scheduler.
-	return e.sched.expected(turn{id: job.ID, principal: job.Principal, class: e.slotOf(job), rank: rankOf(job)})
-}
 
 // turnStore tells the scheduler what a change of a job means for it, whoever makes
 // the change: what has ended gives everything back, what is unknown keeps its locks.
