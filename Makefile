@@ -69,5 +69,5 @@ generate: ## Write the generated code and the generated parts of docs/
 
 .PHONY: verify
 verify: generate ## Prove that generated files and go.mod files are fresh (slow the first time)
-	for dir in . tools/buf tools/gen tools/lint; do (cd $$dir && go mod tidy -diff); done
+	for dir in . tools/buf tools/gen tools/lint tools/otelcol; do (cd $$dir && go mod tidy -diff); done
 	git diff --exit-code

@@ -52,7 +52,7 @@ var parseTree = sync.OnceValues(func() ([]*source, error) {
 	var files []*source
 	fset := token.NewFileSet()
 	err := walk(func(name string, data []byte) error {
-		if !strings.HasSuffix(name, ".go") {
+		if !strings.HasSuffix(name, ".go") || under(name, "tools") { // tools are modules of their own
 			return nil
 		}
 		parsed, err := parser.ParseFile(fset, name, data, parser.ParseComments)
