@@ -193,6 +193,7 @@ func (h *holding) end(err error) int {
 	}
 	e.Escaped = e.Escaped[:min(len(e.Escaped), maxListed)]
 	e.Usage = childrenUsage()
+	e.Usage.Whole = (adopts && err == nil || e.NotStarted) && len(e.Escaped) == 0
 	e.At, e.Wall = time.Now().UTC(), time.Since(h.begun)
 	err = writeReserved(h.dir.Reserve(), h.dir.Exit(), e)
 	runtime.KeepAlive(h.lock)

@@ -109,6 +109,8 @@ type Usage struct {
 	MaxRSS    int64 `json:"max_rss"`
 	InBlocks  int64 `json:"in_blocks"`
 	OutBlocks int64 `json:"out_blocks"`
+	// Whole: every process that the tool started was reaped, and so is in the figures.
+	Whole bool `json:"whole,omitzero"`
 }
 
 // StopRequest is the durable request to stop an attempt.

@@ -9,6 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// adopts: every process of the tree is reaped by its parent or by this one, so none
+// is missing in what the children used.
+const adopts = true
+
 // adoptOrphans makes this process the parent of every descendant whose own
 // parent ends, so that none leaves the tree by a new session or a double fork.
 func adoptOrphans() error {

@@ -331,6 +331,9 @@ func startedOf(s keeper.Started) jobs.Started {
 func keepStart(j *jobs.Job, found executor.Found) {
 	if found.Started != nil {
 		j.RecordStarted(startedOf(*found.Started))
+		if found.Exit == nil {
+			j.Usage.Scope = jobs.UsagePartial // what this attempt used is lost
+		}
 	}
 }
 
@@ -350,6 +353,12 @@ func (a *attempt) keepExit(j *jobs.Job, found executor.Found) {
 	j.Usage.Running += x.Wall
 	j.Usage.CPUUser += x.Usage.UserCPU
 	j.Usage.CPUSystem += x.Usage.SystemCPU
+	switch {
+	case !x.Usage.Whole:
+		j.Usage.Scope = jobs.UsagePartial
+	case j.Usage.Scope == "":
+		j.Usage.Scope = jobs.UsageWhole // unless an earlier attempt was not
+	}
 	j.Usage.PeakMemory = max(j.Usage.PeakMemory, x.Usage.MaxRSS)
 	j.Usage.BytesIn = 0
 	for _, in := range j.Inputs {
