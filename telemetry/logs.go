@@ -66,7 +66,7 @@ func (l *Logs) Changed(c engine.Change) {
 	l.known.add(j)
 	line := func(level slog.Level, message string, more ...slog.Attr) {
 		attrs := append([]slog.Attr{slog.String("job_id", j.ID), slog.String("state", string(j.State))}, more...)
-		l.Logger.LogAttrs(context.Background(), level, message, attrs...)
+		l.Logger.LogAttrs(context.Background(), level, message, attrs...) //nolint:sloglint // each is a constant below
 	}
 	reason := slog.String("end_reason", string(j.EndReason))
 	if c.From == "" {

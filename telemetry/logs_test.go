@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 
@@ -44,9 +45,7 @@ func TestLogs(t *testing.T) {
 	}
 	call := map[string]any{"tool": "copy", "run_id": "run1", "tool_call_id": "call1", "trace_id": "0af7651916cd43dd8448eb211c80319c"}
 	with := func(more map[string]any) map[string]any {
-		for k, v := range call {
-			more[k] = v
-		}
+		maps.Copy(more, call)
 		return more
 	}
 	want := []map[string]any{

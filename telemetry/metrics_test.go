@@ -122,7 +122,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	age := regexp.MustCompile(`\nmacexec_jobs_oldest_age_seconds\{state="queued"\} (\S+)\n`).FindStringSubmatch(text)
-	if age == nil || age[1] == "0" {
+	if len(age) != 2 || age[1] == "0" {
 		t.Errorf("the oldest queued job has the age %q", age)
 	}
 }
@@ -214,14 +214,14 @@ func family(t *testing.T, m *Metrics) map[string]string {
 	rows := map[string]string{}
 	for d := range descs {
 		p := parts.FindStringSubmatch(d.String())
-		if p == nil || !strings.HasPrefix(p[1], "macexec_") {
+		if len(p) != 4 || !strings.HasPrefix(p[1], "macexec_") {
 			continue // of Go and of the process: described as a whole
 		}
 		kind, ok := types[p[1]]
 		if !ok {
 			t.Errorf("%s was never counted, so nobody knows what it is", p[1])
 		}
-		rows[p[1]] = fmt.Sprintf("| `%s` | %s | %s | %s |", p[1], kind, strings.ReplaceAll(p[3], ",", ", "), strings.ReplaceAll(p[2], `\"`, `"`))
+		rows[p[1]] = fmt.Sprintf("| %#q | %s | %s | %s |", p[1], kind, strings.ReplaceAll(p[3], ",", ", "), strings.ReplaceAll(p[2], `\"`, `"`))
 	}
 	return rows
 }

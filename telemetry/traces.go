@@ -211,7 +211,8 @@ func traceParent(c trace.SpanContext) string {
 }
 
 // The ids of a job's spans follow from its own id.
-func jobSpanID(j *jobs.Job) trace.SpanID        { return spanID(j.ID) }
+func jobSpanID(j *jobs.Job) trace.SpanID { return spanID(j.ID) }
+
 func runSpanID(j *jobs.Job, n int) trace.SpanID { return spanID(fmt.Sprintf("%s attempt %d", j.ID, n)) }
 func jobTraceID(j *jobs.Job) (id trace.TraceID) { copy(id[:], digest("trace of "+j.ID)); return id }
 func spanID(of string) (id trace.SpanID)        { copy(id[:], digest("span of "+of)); return id }

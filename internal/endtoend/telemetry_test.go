@@ -231,7 +231,7 @@ result: "{'parent': tool}"
 		}
 	}
 	url := regexp.MustCompile(`http://[^"]+/metrics`).FindString(log)
-	text := scrape(t, ctx, url)
+	text := scrape(ctx, t, url)
 	for _, line := range []string{
 		`macexec_submissions_total{answer="accepted",code=""} 1`,
 		`macexec_jobs_ended_total{end_reason="ok",state="completed",tool="join"} 1`,
@@ -252,7 +252,7 @@ result: "{'parent': tool}"
 	}
 }
 
-func scrape(t *testing.T, ctx context.Context, url string) string {
+func scrape(ctx context.Context, t *testing.T, url string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -25,7 +25,7 @@ type recorder struct {
 func (r *recorder) say(words ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.said = append(r.said, strings.Join(words, " "))
+	r.said = append(r.said, strings.Join(words, ","))
 }
 
 func (r *recorder) heard() []string {
@@ -70,14 +70,14 @@ func TestObserved(t *testing.T) {
 		t.Error("a tool that there is not was taken")
 	}
 	want := []string{
-		"changed   accept queued ",
-		"submitted join accepted ",
-		"changed queued  start running staging",
-		"changed running staging  running running",
+		"changed,,,accept,queued,",
+		"submitted,join,accepted,",
+		"changed,queued,,start,running,staging",
+		"changed,running,staging,,running,running",
 		"started",
-		"changed running running complete completed ",
-		"submitted join replayed ",
-		"submitted  refused TOOL_NOT_FOUND",
+		"changed,running,running,complete,completed,",
+		"submitted,join,replayed,",
+		"submitted,,refused,TOOL_NOT_FOUND",
 	}
 	got := h.recorded(r)
 	slices.Sort(want) // a submission and its job's start are told side by side
@@ -89,5 +89,5 @@ func TestObserved(t *testing.T) {
 
 // recorded leaves out that a start was shown, which only happens to slow tools.
 func (h *host) recorded(r *recorder) []string {
-	return slices.DeleteFunc(r.heard(), func(s string) bool { return s == "changed running running  running running" })
+	return slices.DeleteFunc(r.heard(), func(s string) bool { return s == "changed,running,running,,running,running" })
 }
