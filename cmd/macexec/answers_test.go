@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -58,11 +60,60 @@ func (answers) ListJobs(_ context.Context, req *macexecv1.ListJobsRequest) (*mac
 
 // WatchJobs tells that nothing happens.
 func (answers) WatchJobs(req *macexecv1.WatchJobsRequest, s grpc.ServerStreamingServer[macexecv1.WatchJobsResponse]) error {
+	if req.GetAfter() == expired {
+		st, err := status.New(codes.OutOfRange, "gone").WithDetails(&macexecv1.Error{
+			Class: macexecv1.ErrorClass_ERROR_CLASS_RESOURCE, Code: string(jobs.CodeCursorExpired), Metadata: map[string]string{"oldest": "41"},
+		})
+		if err != nil {
+			return err
+		}
+		return st.Err()
+	}
 	if err := s.Send(&macexecv1.WatchJobsResponse{Event: &macexecv1.Event{Cursor: 1, Snapshot: true, Job: jobOf(req.GetJobId())}}); err != nil {
 		return err
 	}
 	<-s.Context().Done()
 	return s.Context().Err()
+}
+
+// expired is a cursor whose events are gone.
+const expired = 7
+
+// hosting is a host that is drained and has jobs; asked again it has the mode and the
+// jobs that the reason of the drain says.
+type hosting struct {
+	macexecv1.UnimplementedHostServiceServer
+
+	mu    sync.Mutex
+	then  string
+	asked func(then string)
+}
+
+func (*hosting) WhoAmI(context.Context, *macexecv1.WhoAmIRequest) (*macexecv1.WhoAmIResponse, error) {
+	return &macexecv1.WhoAmIResponse{Identity: &macexecv1.Identity{Principal: "owner"}}, nil
+}
+
+func (h *hosting) SetHostMode(_ context.Context, req *macexecv1.SetHostModeRequest) (*macexecv1.SetHostModeResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.then = req.GetReason()
+	return &macexecv1.SetHostModeResponse{Host: &macexecv1.HostInfo{Mode: req.GetMode(), Running: 1, Queued: 2}}, nil
+}
+
+func (h *hosting) GetHost(context.Context, *macexecv1.GetHostRequest) (*macexecv1.GetHostResponse, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.asked != nil {
+		h.asked(h.then)
+	}
+	host := &macexecv1.HostInfo{Mode: macexecv1.HostMode_HOST_MODE_DRAINING}
+	switch h.then {
+	case "resumed":
+		host.Mode, host.ModeBy = macexecv1.HostMode_HOST_MODE_OPEN, hostile
+	case "busy":
+		host.Running = 1
+	}
+	return &macexecv1.GetHostResponse{Host: host}, nil
 }
 
 // losing is the key of a call whose answer never comes.
@@ -126,6 +177,11 @@ func (b *breaking) breakAll() {
 
 func answeringDaemon(t *testing.T) (address string) {
 	t.Helper()
+	return answeringHost(t, &hosting{})
+}
+
+func answeringHost(t *testing.T, host *hosting) (address string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
 	if err != nil {
 		t.Fatal(err)
@@ -138,6 +194,7 @@ func answeringDaemon(t *testing.T) (address string) {
 	server := grpc.NewServer()
 	conns := &breaking{Listener: listener}
 	macexecv1.RegisterJobServiceServer(server, answers{lose: conns.breakAll})
+	macexecv1.RegisterHostServiceServer(server, host)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(conns) }()
 	t.Cleanup(func() {
@@ -183,6 +240,44 @@ func TestCallExitsAsItIsAnswered(t *testing.T) {
 			if strings.ContainsAny(seen, "\x1b\x07\u202e") || strings.Contains(seen, "\nError: forged") {
 				t.Errorf("%s, -o %s shows control characters:\n%q", key, format, seen)
 			}
+		}
+	}
+}
+
+// A watch whose events are gone says how to go on.
+func TestWatchSaysHowToGoOn(t *testing.T) {
+	t.Parallel()
+	code, stdout, errs := execute(t, nil, "--address", answeringDaemon(t), "jobs", "watch", "--after", strconv.Itoa(expired), "-o", "json")
+	if code != exitRefused || !strings.Contains(errs, "macexec jobs watch --snapshot") || !strings.Contains(errs, "--after 40 ") ||
+		!strings.Contains(stdout, `"oldest":"41"`) {
+		t.Errorf("exit %d\n%s%s", code, stdout, errs)
+	}
+}
+
+// A drain that is waited for ends when nothing runs, and otherwise says why it ends.
+func TestDrainIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for then, want := range map[string]struct {
+		code exitCode
+		says string
+	}{
+		"done":    {exitOK, ""},
+		"resumed": {exitRefused, "the host is open again"},
+		"busy":    {exitNotSettled, "macexec host resume ends it"},
+	} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		defer interrupt()
+		host := &hosting{asked: func(then string) {
+			if then == "busy" {
+				interrupt()
+			}
+		}}
+		var out, errs bytes.Buffer
+		code := run(ctx, []string{"--address", answeringHost(t, host), "host", "drain", "--wait", "--reason", then}, stdio{
+			In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: environment(nil), Width: func() int { return 80 },
+		})
+		if code != want.code || !strings.Contains(errs.String(), want.says) || strings.ContainsAny(errs.String(), "\x1b\x07") {
+			t.Errorf("%s: exit %d, want %d\n%s%s", then, code, want.code, out.String(), errs.String())
 		}
 	}
 }
