@@ -41,7 +41,7 @@ func (c *indexCheck) job(j *jobs.Job) {
 		c.problemf("job %s: its principal is not listed", j.ID)
 	}
 	sum, ok := decodeSummary(c.indexed.Get(summaryKey(chunkOf(j.Seq))))
-	if ok && (stands.submitted < sum.first || stands.submitted > sum.last || j.ID < sum.lowest || j.ID > sum.top) {
+	if ok && (stands.submitted < sum.first || stands.submitted > sum.last || j.ID < sum.lowest || j.ID > sum.highest) {
 		c.problemf("job %s lies outside what its chunk %d of the index says", j.ID, chunkOf(j.Seq))
 	}
 	if j.State.Terminal() {

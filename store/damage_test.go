@@ -143,7 +143,7 @@ func FuzzBesideTheRecords(f *testing.F) {
 	}
 	f.Add(one.encode(), []byte{})
 	f.Add(many.encode(), []byte{})
-	f.Add(summary{first: 1, last: 2, lowest: "a", top: "b"}.encode(), []byte{})
+	f.Add(summary{first: 1, last: 2, lowest: "a", highest: "b"}.encode(), []byte{})
 	f.Add(encodeOrder(3, "id"), pinKey("digest", "id"))
 	f.Add(openValue(4, jobs.StateQueued), []byte("k"))
 	row, err := encodeRecord(usageRow{Principal: "p", Tool: "t", Completed: 1, Usage: jobs.Usage{Running: time.Second}})

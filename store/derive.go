@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -19,7 +18,6 @@ func derive(tx *bbolt.Tx) error {
 		}
 	}
 	b := newBatch(tx, time.Time{})
-	b.marks.summaries = map[uint32]summary{} // no id is known yet
 	err := b.jobs.ForEach(func(id, raw []byte) error {
 		job, err := decodeJob(string(id), raw)
 		if err != nil {
@@ -35,33 +33,8 @@ func derive(tx *bbolt.Tx) error {
 		}
 		return nil
 	})
-	if err == nil {
-		err = b.flush()
-	}
 	if err != nil {
 		return err
 	}
-	return b.raiseTops()
-}
-
-// raiseTops gives each chunk the highest id of it and all before it; until then it
-// has that of whatever came before it in the order of ids.
-func (b *batch) raiseTops() error {
-	top := ""
-	last, _ := b.bucket(bucketOrder).Cursor().Last()
-	for chunk := range chunkOf(decodeU64(last)) + 1 {
-		raw := b.bucket(bucketIndex).Get(summaryKey(chunk))
-		sum, ok := decodeSummary(raw)
-		if !ok {
-			continue
-		}
-		top = max(top, sum.top)
-		sum.top = top
-		if fixed := sum.encode(); !bytes.Equal(fixed, raw) {
-			if err := b.bucket(bucketIndex).Put(summaryKey(chunk), fixed); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return b.flush()
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"maps"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -210,27 +211,26 @@ func decodeSet(raw []byte) (*set, error) {
 	return s, nil
 }
 
-// summary bounds the jobs of a chunk: a list passes over a chunk that cannot have
-// what it wants.
+// summary bounds the jobs of a chunk: a list takes the chunks with the highest ids
+// first, and passes over one that cannot have what it wants.
 type summary struct {
-	first, last int64  // times of acceptance, in milliseconds since 1970
-	lowest      string // id
-	top         string // the highest id of this chunk and all before it
+	first, last     int64  // times of acceptance, in milliseconds since 1970
+	lowest, highest string // ids
 }
 
 // with returns a summary that holds for one more job.
 func (s summary) with(at int64, id string) summary {
 	if s.lowest == "" {
-		s.first, s.last, s.lowest = at, at, id
+		s = summary{at, at, id, id}
 	}
-	return summary{first: min(s.first, at), last: max(s.last, at), lowest: min(s.lowest, id), top: max(s.top, id)}
+	return summary{first: min(s.first, at), last: max(s.last, at), lowest: min(s.lowest, id), highest: max(s.highest, id)}
 }
 
 func (s summary) encode() []byte {
 	out := binary.BigEndian.AppendUint64(nil, uint64(s.first))
 	out = binary.BigEndian.AppendUint64(out, uint64(s.last))
 	out = append(out, s.lowest...)
-	return append(append(out, 0), s.top...)
+	return append(append(out, 0), s.highest...)
 }
 
 func decodeSummary(raw []byte) (s summary, ok bool) {
@@ -238,9 +238,14 @@ func decodeSummary(raw []byte) (s summary, ok bool) {
 		return s, false
 	}
 	s.first, s.last = int64(binary.BigEndian.Uint64(raw)), int64(binary.BigEndian.Uint64(raw[8:]))
-	lowest, top, found := bytes.Cut(raw[16:], []byte{0})
-	s.lowest, s.top = string(lowest), string(top)
-	return s, found && s.first <= s.last && s.lowest != "" && s.lowest <= s.top
+	lowest, highest, found := bytes.Cut(raw[16:], []byte{0})
+	s.lowest, s.highest = string(lowest), string(highest)
+	return s, found && s.first <= s.last && s.lowest != "" && s.lowest <= s.highest
+}
+
+// anything is the summary of a chunk whose own cannot be read: it may have every job.
+func anything() summary {
+	return summary{first: math.MinInt64, last: math.MaxInt64, highest: "\xff"}
 }
 
 // A value of bucket order is the time of acceptance and the id.
@@ -260,21 +265,10 @@ func decodeOrder(raw []byte) (at int64, id []byte, ok bool) {
 type marks struct {
 	sets      map[indexPlace][]uint16
 	summaries map[uint32]summary
-	top       string // the highest id of all jobs
 }
 
 // index makes a new job known to the index.
 func (b *batch) index(id string, j standing) error {
-	if b.marks.summaries == nil {
-		b.marks.summaries = map[uint32]summary{}
-		top, _ := b.bucket(bucketOrder).Cursor().Last()
-		if sum, ok := decodeSummary(b.bucket(bucketIndex).Get(summaryKey(chunkOf(decodeU64(top))))); ok {
-			b.marks.top = sum.top
-		} else { // every job's id is at most this
-			last, _ := b.jobs.Cursor().Last()
-			b.marks.top = string(last)
-		}
-	}
 	order := b.bucket(bucketOrder)
 	order.FillPercent = fillAppended
 	if err := order.Put(encodeU64(j.seq), encodeOrder(j.submitted, id)); err != nil {
@@ -290,16 +284,14 @@ func (b *batch) index(id string, j standing) error {
 	}
 	chunk := chunkOf(j.seq)
 	sum, known := b.marks.summaries[chunk]
-	if !known {
-		raw := b.bucket(bucketIndex).Get(summaryKey(chunk))
-		if sum, known = decodeSummary(raw); !known && raw != nil {
+	if raw := b.bucket(bucketIndex).Get(summaryKey(chunk)); !known && raw != nil {
+		if sum, known = decodeSummary(raw); !known {
 			return nil // it stays as it is, and passes nothing over
 		}
 	}
-	if !known {
-		sum = summary{top: b.marks.top}
+	if b.marks.summaries == nil {
+		b.marks.summaries = map[uint32]summary{}
 	}
-	b.marks.top = max(b.marks.top, id)
 	b.marks.summaries[chunk] = sum.with(j.submitted, id)
 	return nil
 }

@@ -159,34 +159,46 @@ func (l *listing) byKey(tx *bbolt.Tx, below string, n int) ([]string, error) {
 	return found.ids, err
 }
 
-// byIndex goes through the chunks of the index, newest first.
+// byIndex goes through the chunks of the index, those with the highest ids first.
 func (l *listing) byIndex(tx *bbolt.Tx, below string, n int) []string {
 	indexed, order := tx.Bucket([]byte(bucketIndex)), tx.Bucket([]byte(bucketOrder))
 	found := newest{n: n}
 	open := l.openSets(tx, below, &found)
-	last, _ := order.Cursor().Last()
-	for chunk := int64(chunkOf(decodeU64(last))); chunk >= 0; chunk-- {
-		chunk := uint32(chunk)
-		if !found.full() && !l.bounded(below) {
-			// Nothing that a summary says could pass the chunk over.
-		} else if sum, ok := decodeSummary(indexed.Get(summaryKey(chunk))); ok {
-			if found.full() && sum.top <= found.ids[n-1] {
-				break // here and in all chunks before it are only lower ids
-			}
-			if below != "" && sum.lowest >= below || sum.last < l.since || sum.first > l.until {
-				continue
-			}
+	for _, c := range l.chunks(indexed, order, below) {
+		if found.full() && c.highest <= found.ids[n-1] {
+			break // here and in all that follow are only lower ids
 		}
-		if s, some := l.chunk(indexed, chunk, open[chunk]); some {
-			l.pick(order, chunk, s, below, &found)
+		if s, some := l.chunk(indexed, c.number, open[c.number]); some {
+			l.pick(order, c.number, s, below, &found)
 		}
 	}
 	return found.ids
 }
 
-// bounded reports whether a page takes only jobs between some bounds.
-func (l *listing) bounded(below string) bool {
-	return below != "" || l.since != math.MinInt64 || l.until != math.MaxInt64
+// bounded is one chunk of the index and what bounds it.
+type bounded struct {
+	number uint32
+	summary
+}
+
+// chunks returns those that may have a wanted job, by their highest ids. Ids follow
+// the order of acceptance, so that is nearly their own order, but for a clock that was
+// set back.
+func (l *listing) chunks(indexed, order *bbolt.Bucket, below string) []bounded {
+	last, _ := order.Cursor().Last()
+	list := make([]bounded, 0, chunkOf(decodeU64(last))+1)
+	for number := range chunkOf(decodeU64(last)) + 1 {
+		c := bounded{number: number}
+		var ok bool
+		if c.summary, ok = decodeSummary(indexed.Get(summaryKey(number))); !ok {
+			c.summary = anything()
+		}
+		if (below == "" || c.lowest < below) && c.last >= l.since && c.first <= l.until {
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(a, b bounded) int { return cmp.Compare(b.highest, a.highest) })
+	return list
 }
 
 // openSets returns the jobs in the wanted states that are not terminal, by chunk. A
