@@ -69,7 +69,7 @@ func (s *fileService) UploadFile(stream grpc.ClientStreamingServer[macexecv1.Upl
 
 // readAhead is how many messages of an upload may have come in and not be written
 // yet.
-const readAhead = 16
+const readAhead = 8
 
 // receive writes the chunks of an upload. It takes them off the stream before they can
 // be written, because gRPC forgets what it holds when a line breaks, and all of that

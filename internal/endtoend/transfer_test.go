@@ -147,7 +147,7 @@ func TestTransfersOverABadLine(t *testing.T) {
 		if cuts < int(size/every)-1 {
 			t.Errorf("%s: the line was cut only %d times", what, cuts)
 		}
-		if most := max(before, d.peak()) - idle; !raceBuilt && most > 32 {
+		if most := max(before, d.peak()) - idle; !raceBuilt && most > 64 { // whatever the size; most of it is garbage
 			t.Errorf("%s: the daemon grew by %d MiB", what, most)
 		}
 		if n := second.peak(); !raceBuilt && n > 96 {

@@ -34,7 +34,7 @@ func (e *Engine) sweepUploads() {
 func (e *Engine) sweepOnce(ctx context.Context) error {
 	before := e.now().Add(-e.limits().BlobUnused)
 	_, expired := e.blobs.Expire(before)
-	return errors.Join(expired, e.collectBlobs(ctx, before), e.removeStrays(ctx))
+	return errors.Join(expired, e.collectBlobs(ctx, before), e.removeStrays(ctx, before))
 }
 
 func (e *Engine) collectBlobs(ctx context.Context, before time.Time) error {
@@ -55,17 +55,27 @@ func (e *Engine) collectBlobs(ctx context.Context, before time.Time) error {
 	}
 }
 
-// removeStrays removes files without a record.
-func (e *Engine) removeStrays(ctx context.Context) error {
+// removeStrays removes files without a record that were written before a time. They
+// are not many and do no harm, and if it is the store that was lost and not the
+// record, there is time to notice.
+func (e *Engine) removeStrays(ctx context.Context, before time.Time) error {
 	for first := range 256 {
 		err := func() error {
 			e.shelves.Lock()
 			defer e.shelves.Unlock()
 			digests, err := e.blobs.Shelf(byte(first))
 			for _, digest := range digests {
-				if _, missing := e.store.GetBlob(ctx, digest); jobs.CodeOf(missing) == jobs.CodeFileNotFound {
-					err = errors.Join(err, e.blobs.Remove(digest))
+				if _, missing := e.store.GetBlob(ctx, digest); jobs.CodeOf(missing) != jobs.CodeFileNotFound {
+					continue
 				}
+				f, facts, failed := e.blobs.Open(digest)
+				if failed == nil {
+					f.Close()
+				}
+				if failed == nil && facts.ModTime.Before(before) {
+					failed = e.blobs.Remove(digest)
+				}
+				err = errors.Join(err, failed)
 			}
 			return err
 		}()
