@@ -141,14 +141,18 @@ func TestTransfersOverABadLine(t *testing.T) {
 		sent, cuts := l.count()
 		t.Logf("%s: %d MiB in %.1f s, %d cuts, %.4f of the size went over; the daemon had %d MiB idle, %d and %d MiB at its peaks, the client %d MiB",
 			what, size>>20, time.Since(began).Seconds(), cuts, float64(sent)/float64(size), idle, before, d.peak(), second.peak())
-		if sent > size+size/20 {
+		most := size + size/20
+		if size < 1<<30 {
+			most += 4 << 20 // what is under way when something breaks weighs more in a small file
+		}
+		if sent > most {
 			t.Errorf("%s: %d bytes went over for %d", what, sent, size)
 		}
 		if cuts < int(size/every)-1 {
 			t.Errorf("%s: the line was cut only %d times", what, cuts)
 		}
-		if most := max(before, d.peak()) - idle; !raceBuilt && most > 64 { // whatever the size; most of it is garbage
-			t.Errorf("%s: the daemon grew by %d MiB", what, most)
+		if grown := max(before, d.peak()) - idle; !raceBuilt && grown > 64 { // whatever the size; most of it is garbage
+			t.Errorf("%s: the daemon grew by %d MiB", what, grown)
 		}
 		if n := second.peak(); !raceBuilt && n > 96 {
 			t.Errorf("%s: the client had %d MiB", what, n)
