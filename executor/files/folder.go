@@ -259,7 +259,11 @@ func FreeBytes(path string) (int64, error) {
 	if err := retry(func() error { return unix.Statfs(path, &st) }); err != nil {
 		return 0, explain(path, err)
 	}
-	return int64(st.Bavail) * int64(st.Bsize), nil // no disk has 2^63 bytes
+	return free(&st), nil
+}
+
+func free(st *unix.Statfs_t) int64 {
+	return int64(st.Bavail) * int64(st.Bsize) // no disk has 2^63 bytes
 }
 
 // reserveRoom takes the room for size bytes of f at once, so that writing them cannot
@@ -276,9 +280,8 @@ func reserveRoom(f *os.File, size int64) error {
 	if err != nil || need <= 0 {
 		return err
 	}
-	free := int64(fsys.Bavail) * int64(fsys.Bsize)
-	if need > free {
-		return &RoomError{Missing: need - free}
+	if there := free(&fsys); need > there {
+		return &RoomError{Missing: need - there}
 	}
 	err = retry(func() error { return preallocate(f, size, need) })
 	switch {

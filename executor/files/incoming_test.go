@@ -263,6 +263,7 @@ func TestSurvivors(t *testing.T) {
 	wantOffset(t, b, id, 3)
 	b.Close()
 
+	must(t, os.Remove(data))
 	for name, spoil := range map[string]func(){
 		"too long": func() { write(t, data, "content and more") },
 		"a link":   func() { must(t, os.Symlink("/etc/passwd", data)) },

@@ -32,7 +32,7 @@ type line struct {
 // badLine makes a line to the daemon.
 func (d *daemon) badLine(every int64) *line {
 	d.t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
+	dir, err := os.MkdirTemp("/tmp", "mx")
 	if err != nil {
 		d.t.Fatal(err)
 	}
