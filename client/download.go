@@ -39,7 +39,7 @@ func (c *Client) Download(ctx context.Context, reference, path string, options .
 		if p.wasPlaced(ctx) {
 			return info, p.remove()
 		}
-		return nil, errors.Join(&fs.PathError{Op: "download", Path: path, Err: fs.ErrExist}, p.removeEmpty())
+		return nil, errors.Join(&fs.PathError{Op: opDownload, Path: path, Err: fs.ErrExist}, p.removeEmpty())
 	}
 	if err := c.fill(ctx, p, t); err != nil {
 		return nil, errors.Join(err, p.removeEmpty())

@@ -36,6 +36,7 @@ type partRecord struct {
 }
 
 const (
+	opDownload   = "download" // in errors about paths
 	partSuffix   = ".part"
 	recordSuffix = ".part.json"
 )
@@ -65,7 +66,7 @@ func openPart(path string, info *macexecv1.FileInfo) (_ *part, err error) {
 		return nil, err
 	case !there.Mode().IsRegular(), !known && there.Size() > 0:
 		_ = os.Remove(path + recordSuffix)
-		return nil, &fs.PathError{Op: "download", Path: path + partSuffix, Err: errors.New("it is in the way, and no download left it; move it away")}
+		return nil, &fs.PathError{Op: opDownload, Path: path + partSuffix, Err: errors.New("it is in the way, and no download left it; move it away")}
 	}
 	if p.f, err = os.OpenFile(path+partSuffix, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600); err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func lockRecord(path string) (*os.File, fs.FileMode, error) {
 			if errors.Is(err, unix.EWOULDBLOCK) {
 				err = errors.New("another download is writing there")
 			}
-			return nil, 0, &fs.PathError{Op: "download", Path: path, Err: err}
+			return nil, 0, &fs.PathError{Op: opDownload, Path: path, Err: err}
 		}
 		mine, err := f.Stat()
 		if err != nil {
@@ -160,7 +161,7 @@ func (p *part) place(replace bool) error {
 func moveExclusive(from, to string) error {
 	err := os.Link(from, to)
 	if errors.Is(err, fs.ErrExist) {
-		return &fs.PathError{Op: "download", Path: to, Err: fs.ErrExist}
+		return &fs.PathError{Op: opDownload, Path: to, Err: fs.ErrExist}
 	}
 	if err == nil {
 		return os.Remove(from)

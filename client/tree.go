@@ -32,7 +32,7 @@ func (c *Client) DownloadFolder(ctx context.Context, reference, path string, opt
 		return nil, fmt.Errorf("%s is a file, not a folder", reference)
 	}
 	if _, err := os.Lstat(path); err == nil {
-		return nil, &fs.PathError{Op: "download", Path: path, Err: fs.ErrExist}
+		return nil, &fs.PathError{Op: opDownload, Path: path, Err: fs.ErrExist}
 	}
 	p, err := openPart(path, info)
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *Client) DownloadFolder(ctx context.Context, reference, path string, opt
 	defer p.close()
 	temp := path + partSuffix + ".folder"
 	if _, err := os.Lstat(temp); err == nil && !p.again {
-		return nil, errors.Join(&fs.PathError{Op: "download", Path: temp, Err: errors.New("it is in the way, and no download left it; move it away")}, p.removeEmpty())
+		return nil, errors.Join(&fs.PathError{Op: opDownload, Path: temp, Err: errors.New("it is in the way, and no download left it; move it away")}, p.removeEmpty())
 	}
 	if err := c.fillFolder(ctx, p, temp, transferOf(options)); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(temp), p.removeEmpty())
@@ -153,7 +153,7 @@ func (u *unpacker) file(name string, h *tar.Header) error {
 	}
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, sum), u.in)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	fmt.Fprintf(u.sum, "%s %d %s %s\n", word, n, hex.EncodeToString(sum.Sum(nil)), name)

@@ -20,6 +20,9 @@ var (
 	ErrOutside = errors.New("the path leads out of the project")
 	// ErrNotRegular: it is a folder, pipe, device, socket or symbolic link.
 	ErrNotRegular = errors.New("not a regular file")
+	// ErrTree: a folder holds something that macexec does not take: a link, a device, a
+	// pipe, a file that has other names too, or a name that not every system could keep.
+	ErrTree = errors.New("not a plain folder")
 	// ErrNotFolder: a folder was needed.
 	ErrNotFolder = errors.New("not a folder")
 	// ErrEmpty: a file that must have content has none.

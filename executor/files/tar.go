@@ -21,7 +21,7 @@ import (
 // It is for one user at a time. A file that is not what it was when the Tar was made
 // gives ErrChanged.
 type Tar struct {
-	ctx    context.Context
+	over   func() error // why nobody wants it any more, or nil
 	at     folder
 	parts  []tarPart // one for each entry, and one for the end
 	size   int64
@@ -47,7 +47,7 @@ func OpenTar(ctx context.Context, f *os.File) (*Tar, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	t := &Tar{ctx: ctx, at: folder{f}, loaded: -1}
+	t := &Tar{over: func() error { return context.Cause(ctx) }, at: folder{f}, loaded: -1}
 	for _, e := range tree.Entries {
 		header, err := tarHeader(e)
 		if err != nil {
@@ -112,7 +112,7 @@ func (t *Tar) release() {
 
 // Read implements io.Reader.
 func (t *Tar) Read(p []byte) (int, error) {
-	if err := context.Cause(t.ctx); err != nil {
+	if err := t.over(); err != nil {
 		return 0, err
 	}
 	if t.offset >= t.size {

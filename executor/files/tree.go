@@ -18,10 +18,6 @@ import (
 	"unicode/utf8"
 )
 
-// ErrTree: a folder holds something that macexec does not take: a link, a device, a
-// pipe, a file that has other names too, or a name that not every system could keep.
-var ErrTree = errors.New("not a plain folder")
-
 // TreeEntry is a file or a folder inside a folder.
 type TreeEntry struct {
 	Path       string // inside the folder, with slashes
@@ -346,7 +342,7 @@ func digestEntry(ctx context.Context, at, _ folder, name string, there Facts, e 
 		return err
 	}
 	defer f.Close()
-	return e.read(ctx, f, there)
+	return readEntry(ctx, f, there, e)
 }
 
 // digestTree is the digest of the folder that has the name.
@@ -367,14 +363,14 @@ func describeEntry(ctx context.Context, at, _ folder, name string, there Facts, 
 		return err
 	}
 	defer f.Close()
-	if err := e.read(ctx, f, there); err != nil {
+	if err := readEntry(ctx, f, there, e); err != nil {
 		return err
 	}
 	e.MediaType, _, err = SniffFile(f)
 	return err
 }
 
-func (e *TreeEntry) read(ctx context.Context, f *os.File, there Facts) (err error) {
+func readEntry(ctx context.Context, f *os.File, there Facts, e *TreeEntry) (err error) {
 	if e.SHA256, e.Size, err = digestFile(ctx, f); err != nil {
 		return err
 	}

@@ -66,6 +66,7 @@ func TestFolderAndListArtifacts(t *testing.T) {
 func TestHostileFolderIsNoOutput(t *testing.T) {
 	t.Parallel()
 	d, l := startDaemon(t), newLedgers(t)
+	t.Cleanup(d.wantNothingHidden)
 	for name, test := range map[string]struct{ script, says string }{
 		"link":    {"folder:link sub/out /etc/passwd", `"sub/out": not a plain folder: it is a symbolic link`},
 		"pipe":    {"folder:pipe p", "named pipe"},
@@ -83,6 +84,7 @@ func TestHostileFolderIsNoOutput(t *testing.T) {
 		"empty":   {"list:file a.txt 0", "empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			script := []string{"folder:file a 1", `folder:file \u00e9 1`, test.script}
 			id := d.submit(call(name, "ledger_staged", l.args(name, script...).with("folder_output", name))).GetId()
 			job := d.wait(id, failed)
@@ -91,7 +93,6 @@ func TestHostileFolderIsNoOutput(t *testing.T) {
 			}
 		})
 	}
-	d.wantNothingHidden()
 }
 
 // digestOf reads a folder as the page about manifests says.

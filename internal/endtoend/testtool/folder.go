@@ -40,7 +40,7 @@ func (t *tool) put(dir, what string) error {
 		}
 		return os.WriteFile(path, text, 0o600)
 	case "program":
-		return os.WriteFile(path, []byte("#!/bin/sh\n"), 0o700)
+		return os.WriteFile(path, []byte("#!/bin/sh\n"), 0o700) //nolint:gosec // it is to be executable
 	case "files":
 		n, err := strconv.Atoi(words[1])
 		if err != nil {
@@ -69,19 +69,18 @@ func (t *tool) put(dir, what string) error {
 
 // listTree writes the path of each file that came in, and its content if that is text.
 func (t *tool) listTree() error {
-	top := os.Getenv("TREE")
+	top := os.DirFS(os.Getenv("TREE"))
 	var list strings.Builder
-	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(top, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		content, err := os.ReadFile(path)
-		rel, relErr := filepath.Rel(top, path)
+		content, err := fs.ReadFile(top, path)
 		if !utf8.Valid(content) {
 			content = []byte("is no text")
 		}
-		fmt.Fprintf(&list, "%s %s\n", rel, content)
-		return errors.Join(err, relErr)
+		fmt.Fprintf(&list, "%s %s\n", path, content)
+		return err
 	})
 	if err != nil {
 		return err
