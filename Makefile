@@ -31,6 +31,13 @@ demo: programs build ## Run the main job on real input, from nothing, in seconds
 .PHONY: for-tests
 for-tests: ## Install what the tests need besides: a C compiler, ssh and sshd, node with npm
 	@scripts/install-programs for-tests
+	@$(MAKE) --silent $(EXAMPLE)/node_modules/.package-lock.json
+
+EXAMPLE := examples/javascript
+
+$(EXAMPLE)/node_modules/.package-lock.json: $(EXAMPLE)/package-lock.json
+	npm ci --prefix $(EXAMPLE) --ignore-scripts --no-audit --no-fund
+	@touch $@
 
 .PHONY: test
 test: for-tests ## Run every test with the race detector, and vet for Linux and macOS

@@ -109,7 +109,7 @@ func walk(visit func(name string, data []byte) error) error {
 		rel = filepath.ToSlash(rel)
 		if entry.IsDir() {
 			hidden := rel != "." && strings.HasPrefix(entry.Name(), ".")
-			if hidden || rel == "bin" || rel == "dist" || (entry.Name() == "testdata" && rel != "testdata") {
+			if hidden || rel == "bin" || rel == "dist" || entry.Name() == "node_modules" || (entry.Name() == "testdata" && rel != "testdata") {
 				return filepath.SkipDir
 			}
 			return nil
