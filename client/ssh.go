@@ -37,7 +37,7 @@ func dialSSH(ctx context.Context, program string, a sshAddress) (net.Conn, error
 	}
 	c := &sshConn{Conn: ours, reader: bufio.NewReader(ours), to: a, said: &lastWords{}, ended: make(chan struct{})}
 	// Not bound to ctx: it lives as long as the connection, which outlives the dialling.
-	c.cmd = exec.Command(path, a.arguments()...) //nolint:gosec,noctx // every part of the address was checked
+	c.cmd = exec.Command(path, a.arguments()...) //nolint:noctx // every part of the address was checked
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = theirs, theirs, c.said
 	// In a group of its own, so that Ctrl-C ends what the person sees, and not the
 	// connection under it.
@@ -60,7 +60,7 @@ func dialSSH(ctx context.Context, program string, a sshAddress) (net.Conn, error
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("ssh to %s takes too long%s", a.place(), c.said.after(": "))
+			err = fmt.Errorf("ssh to %s takes too long%s", a.place(), c.said.told())
 		}
 		return nil, errors.Join(err, c.Close())
 	}
@@ -139,24 +139,24 @@ func (c *sshConn) why() error {
 	select {
 	case <-c.ended:
 	case <-time.After(2 * time.Second):
-		return fmt.Errorf("ssh to %s closed its output%s", c.to.place(), c.said.after(": "))
+		return fmt.Errorf("ssh to %s closed its output%s", c.to.place(), c.said.told())
 	}
 	exit, ok := errors.AsType[*exec.ExitError](c.result)
 	if !ok {
-		return fmt.Errorf("the connection through ssh to %s ended%s", c.to.place(), c.said.after(": "))
+		return fmt.Errorf("the connection through ssh to %s ended%s", c.to.place(), c.said.told())
 	}
 	switch exit.ExitCode() {
 	case 255: // ssh's own
-		return fmt.Errorf("ssh does not get to %s%s", c.to.place(), c.said.after(": "))
+		return fmt.Errorf("ssh does not get to %s%s", c.to.place(), c.said.told())
 	case 126, 127: // the shell's
 		return fmt.Errorf("no macexec can be started on %s; it is looked for in the PATH of a shell that is not interactive, "+
-			"/usr/local/bin, /opt/homebrew/bin and ~/bin there%s", c.to.host, c.said.after(": "))
+			"/usr/local/bin, /opt/homebrew/bin and ~/bin there%s", c.to.host, c.said.told())
 	case 2: // macexec does not know the command
-		return fmt.Errorf("the macexec on %s does not take this connection, and may be older than this one%s", c.to.host, c.said.after(": "))
+		return fmt.Errorf("the macexec on %s does not take this connection, and may be older than this one%s", c.to.host, c.said.told())
 	case 8: // macexec has no daemon
-		return fmt.Errorf("macexec is on %s, but its daemon was not reached%s", c.to.host, c.said.after(": "))
+		return fmt.Errorf("macexec is on %s, but its daemon was not reached%s", c.to.host, c.said.told())
 	default:
-		return fmt.Errorf("ssh to %s ended (%w)%s", c.to.place(), exit, c.said.after(": "))
+		return fmt.Errorf("ssh to %s ended (%w)%s", c.to.place(), exit, c.said.told())
 	}
 }
 
@@ -193,8 +193,8 @@ func (w *lastWords) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// after returns the last lines as one, behind a separator; nothing if there are none.
-func (w *lastWords) after(separator string) string {
+// told returns the last lines as one, behind a colon; nothing if there are none.
+func (w *lastWords) told() string {
 	const most = 3
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,5 +207,5 @@ func (w *lastWords) after(separator string) string {
 	if len(lines) == 0 {
 		return ""
 	}
-	return separator + strings.Join(lines[max(0, len(lines)-most):], "; ")
+	return ": " + strings.Join(lines[max(0, len(lines)-most):], "; ")
 }

@@ -89,7 +89,7 @@ func judgeConfig(raw []byte, path string) (config, schemas.LintReport, error) {
 		report.Problems = append(report.Problems, schemas.LintProblem{
 			Severity: schemas.SeverityError, Rule: "number", Message: err.Error(), Hint: "write whole numbers in digits alone",
 		})
-		return c, report, nil
+		return c, report, nil //nolint:nilerr // it is among the problems now
 	}
 	c.text = text
 	return c, report, nil

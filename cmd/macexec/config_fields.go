@@ -37,7 +37,7 @@ type schemaNode struct {
 	Default    json.RawMessage       `json:"default"`
 	Macexec    struct {
 		Reload bool `json:"reload"`
-	} `json:"x-macexec"`
+	} `json:"x-macexec"` //nolint:tagliatelle // a keyword of schemas
 }
 
 // fields are the nodes without properties. A map whose names the operator chooses is

@@ -27,8 +27,7 @@ func TestConfigReadsWhatItsSchemaSays(t *testing.T) {
 	}
 	var walk func(reflect.Type, string)
 	walk = func(typ reflect.Type, pointer string) {
-		for i := range typ.NumField() {
-			f := typ.Field(i)
+		for f := range typ.Fields() {
 			if !f.IsExported() {
 				continue
 			}

@@ -90,7 +90,10 @@ func New(dirs []string) (*Resolver, error) {
 		versions: map[question]string{},
 		features: map[question][]string{},
 	}
-	return r, r.SetDirs(dirs)
+	if err := r.SetDirs(dirs); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // SetDirs changes where the resolver looks from now on, as New does. After an error

@@ -24,7 +24,7 @@ func TestG10_AToolIsNoCaller(t *testing.T) {
 func TestG10_AToolIsNoCallerThroughDialStdio(t *testing.T) {
 	t.Parallel()
 	// A confined tool may start nothing but itself and what the system has.
-	programs, err := os.MkdirTemp("/opt", "mx")
+	programs, err := os.MkdirTemp("/opt", "mx") //nolint:usetesting // a place of the system
 	if err != nil {
 		t.Skipf("SKIPPED, NOT TESTED: this user cannot add a program to the system: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,10 +91,10 @@ func TestTheJavaScriptExample(t *testing.T) {
 	if config, err := png.DecodeConfig(bytes.NewReader(content)); err != nil || config.Width != width {
 		t.Errorf("the artifact: %v, %v", config, err)
 	}
-	if !bytes.Contains([]byte(said), []byte("trying again")) {
+	if !strings.Contains(said, "trying again") {
 		t.Errorf("it was not broken:\n%s", said)
 	}
-	if _, said := run(filepath.Join(dir, "again.png"), func(<-chan error) {}); !bytes.Contains([]byte(said), []byte("nothing new was started")) {
+	if _, said := run(filepath.Join(dir, "again.png"), func(<-chan error) {}); !strings.Contains(said, "nothing new was started") {
 		t.Errorf("the second run:\n%s", said)
 	}
 }

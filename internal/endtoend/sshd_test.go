@@ -117,7 +117,7 @@ func (s *sshServer) write(name, text string) {
 }
 
 // serverConfig lets in who has the key; what they start has that PATH.
-func (s *sshServer) serverConfig(path string, more ...string) {
+func (s *sshServer) serverConfig(path string) {
 	s.t.Helper()
 	s.write("sshd_config", fmt.Sprintf(`
 HostKey %s
@@ -129,8 +129,7 @@ PermitRootLogin yes
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 SetEnv PATH=%s
-%s
-`, s.path("host"), s.path("authorized"), path, strings.Join(more, "\n")))
+`, s.path("host"), s.path("authorized"), path))
 }
 
 // clientConfig is the user's own: the host has a name in it.

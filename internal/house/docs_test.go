@@ -362,7 +362,7 @@ type field struct {
 	Properties  map[string]field `json:"properties"`
 	Macexec     struct {
 		Reload bool `json:"reload"`
-	} `json:"x-macexec"`
+	} `json:"x-macexec"` //nolint:tagliatelle // a keyword of schemas
 }
 
 func (f field) rows(b *strings.Builder, prefix string) {
