@@ -248,7 +248,7 @@ func (d *daemon) get(id string) *macexecv1.Job {
 // wait waits until a job is settled, which must be in the state.
 func (d *daemon) wait(id string, want macexecv1.JobState) *macexecv1.Job {
 	d.t.Helper()
-	job, err := d.Follow(d.context(), id, nil)
+	job, err := d.Wait(d.context(), id)
 	if err != nil {
 		d.t.Fatalf("wait for %s, which is %s: %v", id, job.GetState(), err)
 	}
