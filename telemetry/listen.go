@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -21,16 +22,27 @@ type Endpoint struct {
 	served chan struct{}
 }
 
+// CheckListen says what is wrong with an address to serve metrics at.
+func CheckListen(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%q is no host:port, such as 127.0.0.1:9464", address)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q has no port between 0 and 65535", address)
+	}
+	if !isLoopback(host) {
+		return fmt.Errorf("%q is not a loopback address; metrics are served without asking who reads them, so only to this host: take 127.0.0.1 or [::1], and let an agent on this host carry them on", address)
+	}
+	return nil
+}
+
 // Listen serves the metrics at a host:port of this host, at /metrics, until Close.
 // Port 0 is any free one. Whoever can connect may read them, so no other address than
 // a loopback one is taken.
 func (m *Metrics) Listen(address string, log *slog.Logger) (*Endpoint, error) {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, fmt.Errorf("%q is no host:port: %w", address, err)
-	}
-	if !isLoopback(host) {
-		return nil, fmt.Errorf("%q is not a loopback address; metrics are served without asking who reads them, so only to this host: take 127.0.0.1 or [::1], and let an agent on this host carry them on", address)
+	if err := CheckListen(address); err != nil {
+		return nil, err
 	}
 	lis, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
 	if err != nil {

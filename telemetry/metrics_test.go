@@ -151,7 +151,7 @@ func get(t *testing.T, url, host string) (int, string) {
 func TestMetricsAreForThisHost(t *testing.T) {
 	t.Parallel()
 	m, log := NewMetrics("v1"), slog.New(slog.DiscardHandler)
-	for _, address := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:9464", "example.com:80", "127.0.0.1", ""} {
+	for _, address := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:9464", "example.com:80", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:70000", ""} {
 		if e, err := m.Listen(address, log); err == nil {
 			e.Close()
 			t.Errorf("%q was taken", address)

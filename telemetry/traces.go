@@ -44,12 +44,20 @@ type Traces struct {
 	sampler  sdktrace.Sampler // of traces that begin here
 }
 
+// CheckEndpoint says what is wrong with an address to send traces to.
+func CheckEndpoint(endpoint string) error {
+	where, err := url.Parse(endpoint)
+	if err != nil || where.Host == "" || where.Scheme != "http" && where.Scheme != "https" {
+		return fmt.Errorf("%q is no http or https address of a collector, such as http://127.0.0.1:4317", endpoint)
+	}
+	return nil
+}
+
 // NewTraces begins to send traces. The collector need not be there: nothing waits
 // for it.
 func NewTraces(ctx context.Context, o TracesOptions) (*Traces, error) {
-	where, err := url.Parse(o.Endpoint)
-	if err != nil || where.Host == "" || where.Scheme != "http" && where.Scheme != "https" {
-		return nil, fmt.Errorf("%q is no http or https address of a collector, such as http://127.0.0.1:4317", o.Endpoint)
+	if err := CheckEndpoint(o.Endpoint); err != nil {
+		return nil, err
 	}
 	client := otlptracegrpc.NewClient(
 		otlptracegrpc.WithEndpointURL(o.Endpoint), otlptracegrpc.WithTimeout(exportPatience),

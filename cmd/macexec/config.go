@@ -11,6 +11,7 @@ import (
 
 	"github.com/macexec/macexec/jobs/engine"
 	"github.com/macexec/macexec/schemas"
+	"github.com/macexec/macexec/telemetry"
 )
 
 // config is config.yaml of the state folder (schemas/config.schema.json). The zero
@@ -91,8 +92,27 @@ func judgeConfig(raw []byte, path string) (config, schemas.LintReport, error) {
 		})
 		return c, report, nil //nolint:nilerr // it is among the problems now
 	}
+	if problems := c.unusable(); len(problems) > 0 {
+		report.OK, report.Problems = false, append(report.Problems, problems...)
+		return c, report, nil
+	}
 	c.text = text
 	return c, report, nil
+}
+
+// unusable says what is wrong with values that the schema takes.
+func (c config) unusable() (problems []schemas.LintProblem) {
+	check := func(pointer, rule, value string, check func(string) error) {
+		if value == "" {
+			return
+		}
+		if err := check(value); err != nil {
+			problems = append(problems, schemas.LintProblem{Severity: schemas.SeverityError, Rule: rule, Pointer: pointer, Message: err.Error()})
+		}
+	}
+	check("/metrics/listen", "loopback", c.Metrics.Listen, telemetry.CheckListen)
+	check("/tracing/endpoint", "collector", c.Tracing.Endpoint, telemetry.CheckEndpoint)
+	return problems
 }
 
 // isBlank reports whether a file says nothing: every field may be left out.

@@ -127,3 +127,31 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+// Values that the schema takes and no daemon could use are found before one tries.
+func TestConfigOfTelemetryIsJudged(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`metrics: {listen: "127.0.0.1:0"}`:               "",
+		`metrics: {listen: "[::1]:9464"}`:                "",
+		`metrics: {listen: "0.0.0.0:9464"}`:              "is not a loopback address",
+		`metrics: {listen: "127.0.0.1"}`:                 "is no host:port",
+		`tracing: {endpoint: "https://collector:4317"}`:  "",
+		`tracing: {endpoint: "http://"}`:                 "is no http or https address",
+		`tracing: {endpoint: "http://c:1", sample: 1.5}`: "/tracing/sample",
+		`log: {format: json, level: debug}`:              "",
+		`log: {level: loud}`:                             "/log/level",
+	} {
+		_, report, err := judgeConfig([]byte(text+"\n"), "config.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said string
+		for _, p := range report.Problems {
+			said += p.Pointer + ": " + p.Message + "\n"
+		}
+		if report.OK != (want == "") || !strings.Contains(said, want) {
+			t.Errorf("%s: ok %t, %s", text, report.OK, said)
+		}
+	}
+}
