@@ -8,7 +8,7 @@ import (
 )
 
 type hostService struct {
-	macexecv1.UnimplementedHostServiceServer
+	macexecv1.UnsafeHostServiceServer
 
 	server *Server
 }

@@ -160,8 +160,8 @@ func TestG12_StopEndsStreamsAndWaits(t *testing.T) {
 	for name, end := range ends {
 		st := status.Convert(<-end)
 		var detail *macexecv1.Error
-		for _, any := range st.Details() {
-			if e, ok := any.(*macexecv1.Error); ok {
+		for _, d := range st.Details() {
+			if e, ok := d.(*macexecv1.Error); ok {
 				detail = e
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -55,7 +56,7 @@ func TestCancelRunAgainstSubmissions(t *testing.T) {
 	}
 	all.Wait()
 	accepted := 1
-	for i, id := range append(ids, first) {
+	for i, id := range slices.Concat(ids, []string{first}) {
 		if id == "" {
 			_, err := d.Jobs.LookupKey(d.context(), &macexecv1.LookupKeyRequest{Key: fmt.Sprint("k", i)})
 			wantCode(t, err, "JOB_NOT_FOUND") // the key is free

@@ -214,12 +214,13 @@ func TestG15StartByHoldsUntilTheStart(t *testing.T) {
 	h := newHost(t, manifest("cat", "none", "cat in/input > /dev/null", plainResult))
 	h.write(h.project("some"), "some")
 	by := time.Now().Add(time.Hour)
-	h.now = func() time.Time { // the hour passes once the attempt has begun
+	clock := func() time.Time { // the hour passes once the attempt has begun
 		if h.store.made.Load() > 0 {
 			return by.Add(time.Second)
 		}
 		return time.Now()
 	}
+	h.clock.Store(&clock)
 	r, err := h.Submit(t.Context(), owner(), Request{
 		Tool: "cat", Key: "k", Arguments: []byte(`{"input":"some"}`), Purpose: jobs.PurposeProduction, Options: jobs.Options{StartBy: by},
 	})

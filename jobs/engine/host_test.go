@@ -30,7 +30,8 @@ type host struct {
 	areas    []*files.Blobs // of every engine
 	state    string
 	store    *flakyStore
-	observer Observer // of the next engine
+	clock    atomic.Pointer[func() time.Time] // nil: the system's
+	observer Observer                         // of the next engine
 }
 
 // owner is the one who asks in these tests.
@@ -60,6 +61,7 @@ func newHost(t testing.TB, manifests ...string) *host {
 		}
 	})
 	h.store = &flakyStore{Store: records, read: map[string]int{}}
+	h.store.readAny = sync.NewCond(&h.store.mu)
 	h.start()
 	t.Cleanup(func() {
 		h.Stop()
@@ -106,7 +108,7 @@ func (h *host) start() {
 	h.areas = append(h.areas, blobs)
 	h.Engine, err = New(Options{
 		Store: h.store, Registry: registry, Policy: policy.Default(), Executor: exec, Programs: resolver, Blobs: blobs,
-		SecretKey: []byte(strings.Repeat("k", 32)), BootSession: "boot", Facts: HostInfo{StatePath: h.state},
+		Now: h.time, SecretKey: []byte(strings.Repeat("k", 32)), BootSession: "boot", Facts: HostInfo{StatePath: h.state},
 		Observer: h.observer,
 	})
 	if err != nil {
@@ -116,6 +118,14 @@ func (h *host) start() {
 	if err := h.Start(h.t.Context()); err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// time is what the engine's clock shows.
+func (h *host) time() time.Time {
+	if clock := h.clock.Load(); clock != nil {
+		return (*clock)()
+	}
+	return time.Now()
 }
 
 func (h *host) write(name, text string) {
@@ -197,7 +207,8 @@ type flakyStore struct {
 	refuseMode error          // what a new mode is answered with; nil: none is refused
 	brokenMode error          // what the kept mode is answered with; nil: it is good
 	read       map[string]int // how often each job was read
-	idle       func()         // called when a reader of the journal has read it all
+	readAny    *sync.Cond
+	idle       func() // called when a reader of the journal has read it all
 }
 
 func (s *flakyStore) Wait(ctx context.Context, after uint64) error {
@@ -213,8 +224,18 @@ func (s *flakyStore) Wait(ctx context.Context, after uint64) error {
 func (s *flakyStore) Get(ctx context.Context, id string) (*jobs.Job, error) {
 	s.mu.Lock()
 	s.read[id]++
+	s.readAny.Broadcast()
 	s.mu.Unlock()
 	return s.Store.Get(ctx, id)
+}
+
+// awaitReads returns when a job was read so often.
+func (s *flakyStore) awaitReads(id string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.read[id] < n {
+		s.readAny.Wait()
+	}
 }
 
 func (s *flakyStore) reads(id string) int {

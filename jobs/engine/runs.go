@@ -155,7 +155,7 @@ func (r *closure) stopAll(ctx context.Context) (RunCancellation, error) {
 			defer mu.Unlock()
 			if err != nil {
 				fault = cmp.Or(fault, err)
-			} else if reached != nil {
+			} else {
 				*reached = append(*reached, id)
 			}
 		})
@@ -167,8 +167,8 @@ func (r *closure) stopAll(ctx context.Context) (RunCancellation, error) {
 	return out, fault
 }
 
-// missed says to which list a job belongs that could not be stopped: none, if it has
-// ended by itself since it was found.
+// missed says to which list a job belongs that could not be stopped: to one that nobody
+// reads, if it has ended by itself since it was found.
 func (r *closure) missed(ctx context.Context, id string, out *RunCancellation) (*[]string, error) {
 	job, err := r.e.store.Get(ctx, id)
 	switch {
@@ -179,7 +179,7 @@ func (r *closure) missed(ctx context.Context, id string, out *RunCancellation) (
 	case job.State == jobs.StateRunning:
 		return &out.TooLate, nil
 	default:
-		return nil, nil
+		return new([]string), nil
 	}
 }
 

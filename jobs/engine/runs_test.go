@@ -35,7 +35,7 @@ func TestCancelRunReachesWhatCameFromIt(t *testing.T) {
 		{"without a call id", owner(), jobs.CallContext{RunID: "r"}, true},
 		{"of a run below", owner(), jobs.CallContext{RunID: "below", ParentRunID: "r"}, true},
 		{"of that run, which does not name its parent", owner(), jobs.CallContext{RunID: "below", ToolCallID: "c2"}, true},
-		{"of a run below that", owner(), jobs.CallContext{RunID: "below below", ParentRunID: "below"}, true},
+		{"of a run below that", owner(), jobs.CallContext{RunID: "lower", ParentRunID: "below"}, true},
 		{"of no run, but below", owner(), jobs.CallContext{ParentRunID: "r", ToolCallID: "c3"}, true},
 		{"from a call", owner(), jobs.CallContext{RunID: "aside", ParentCallID: "c1", ToolCallID: "c4"}, true},
 		{"from that call", owner(), jobs.CallContext{RunID: "aside", ParentCallID: "c4"}, true},
@@ -63,7 +63,7 @@ func TestCancelRunReachesWhatCameFromIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"r", "below", "below below"}, done.Runs); diff != "" {
+	if diff := cmp.Diff([]string{"r", "below", "lower"}, done.Runs); diff != "" {
 		t.Errorf("runs: %s", diff)
 	}
 	stopped := map[string]bool{}
@@ -90,7 +90,7 @@ func TestCancelRunReachesWhatCameFromIt(t *testing.T) {
 		closed bool
 	}{
 		"the run":            {jobs.CallContext{RunID: "r"}, true},
-		"a run below":        {jobs.CallContext{RunID: "below below"}, true},
+		"a run below":        {jobs.CallContext{RunID: "lower"}, true},
 		"a new run below":    {jobs.CallContext{RunID: "new", ParentRunID: "below"}, true},
 		"from a call":        {jobs.CallContext{RunID: "new", ParentCallID: "c1"}, true},
 		"from a call aside":  {jobs.CallContext{RunID: "new", ParentCallID: "c4"}, true},

@@ -38,26 +38,40 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	if draining := refusedBy(e.currentMode()); draining != nil {
 		return e.drained(durable, c, req, args, draining)
 	}
+	if err := e.looksPossible(ctx, c, req); err != nil {
+		return Receipt{}, err
+	}
+	return e.submitNew(ctx, c, req, args)
+}
 
+// looksPossible refuses a new call for what can be told without its arguments.
+func (e *Engine) looksPossible(ctx context.Context, c Caller, req Request) error {
+	durable := context.WithoutCancel(ctx)
 	if id := req.Options.Supersedes; id != "" {
 		// The write below decides; this says sooner, and names another host.
 		_, err := e.visible(ctx, c, id)
 		if refused, ok := errors.AsType[*jobs.Error](err); ok && refusesCall(refused.Code) {
-			return Receipt{}, e.reject(durable, c, req, refused)
+			return e.reject(durable, c, req, refused)
 		}
 		if err != nil {
-			return Receipt{}, err
+			return err
 		}
 	}
 	if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok && req.Key == "" && !keyOptional(tool) {
-		return Receipt{}, e.reject(durable, c, req, jobs.Errorf(jobs.CodeKeyRequired,
+		return e.reject(durable, c, req, jobs.Errorf(jobs.CodeKeyRequired,
 			"%s does more than read, so the call needs an idempotency key of your choice; the same key again never starts it twice", tool.Tool))
 	}
 	if by := req.Options.StartBy; !by.IsZero() && e.now().After(by) {
-		return Receipt{}, e.reject(durable, c, req, jobs.Errorf(jobs.CodeTooLate,
+		return e.reject(durable, c, req, jobs.Errorf(jobs.CodeTooLate,
 			"start_by was %s, which has passed; the key is still free", by.Format(time.RFC3339)))
 	}
-	// From here on the call is new; the write below looks at the key once more.
+	return nil
+}
+
+// submitNew judges a call that was not known a moment ago, and stores it as a job if
+// it is accepted. The write looks at the key once more.
+func (e *Engine) submitNew(ctx context.Context, c Caller, req Request, args any) (Receipt, error) {
+	durable := context.WithoutCancel(ctx)
 	j, refused := e.judge(ctx, c, req, args)
 	switch {
 	case refused != nil && refused.Verdicts == nil:
@@ -86,6 +100,12 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	if held != nil {
 		return Receipt{}, e.reject(durable, c, req, held)
 	}
+	return e.decideNew(durable, c, req, args, job, t, data)
+}
+
+// decideNew lets the store decide on a call that was judged. t has its locks already if
+// the call would not wait for them; they are given back unless the job is accepted.
+func (e *Engine) decideNew(ctx context.Context, c Caller, req Request, args any, job *jobs.Job, t turn, data []byte) (Receipt, error) {
 	accepted := false
 	defer func() {
 		if !accepted {
@@ -93,24 +113,27 @@ func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, er
 			e.dispatch()
 		}
 	}()
-	var sub jobs.Submitted
+	var (
+		sub jobs.Submitted
+		err error
+	)
 	draining := e.whileAccepting(func() {
-		sub, err = e.store.Submit(durable, jobs.Submission{
+		sub, err = e.store.Submit(ctx, jobs.Submission{
 			Key: jobs.Key{Principal: c.Principal, Text: job.Key}, Fingerprint: job.Fingerprint, Job: job,
 			Entry: entryOf(c, req, jobs.EntrySubmitted, "", data),
 		})
 	})
 	if draining != nil {
-		return e.drained(durable, c, req, args, draining)
+		return e.drained(ctx, c, req, args, draining)
 	}
 	if refused, ok := errors.AsType[*jobs.Error](err); ok && refusesCall(refused.Code) {
-		return Receipt{}, e.reject(durable, c, req, refused)
+		return Receipt{}, e.reject(ctx, c, req, refused)
 	}
 	if err != nil {
 		return Receipt{}, err
 	}
 	if sub.Outcome == jobs.SubmitClosed {
-		return Receipt{}, e.reject(durable, c, req, jobs.Errorf(jobs.CodeRunClosed,
+		return Receipt{}, e.reject(ctx, c, req, jobs.Errorf(jobs.CodeRunClosed,
 			"%s, so nothing of it starts any more; the key is still free", sub.Closed))
 	}
 	if sub.Outcome == jobs.SubmitAccepted {

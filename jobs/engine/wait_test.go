@@ -43,7 +43,7 @@ func TestWaitJobIsCheap(t *testing.T) {
 			answers <- err
 		}()
 	}
-	h.awaitGuests(job.ID, many)
+	h.store.awaitReads(job.ID, before+many)
 	other, err := h.Submit(t.Context(), owner(), Request{Tool: "copy", Key: "other", Arguments: []byte(`{"output":"a.txt"}`), Purpose: jobs.PurposeProduction})
 	if err != nil {
 		t.Fatal(err)
@@ -62,24 +62,6 @@ func TestWaitJobIsCheap(t *testing.T) {
 	}
 	if n := len(h.settling.rooms); n != 0 {
 		t.Errorf("%d waiting rooms are left", n)
-	}
-}
-
-// awaitGuests returns when so many wait for a job.
-func (h *host) awaitGuests(id string, n int) {
-	h.t.Helper()
-	guests := func() int {
-		h.settling.mu.Lock()
-		defer h.settling.mu.Unlock()
-		if room := h.settling.rooms[id]; room != nil {
-			return room.guests
-		}
-		return 0
-	}
-	for deadline := time.Now().Add(time.Minute); guests() < n || h.store.reads(id) < n; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("%d wait, want %d", guests(), n)
-		}
 	}
 }
 
@@ -109,20 +91,22 @@ func TestWaitJobEnds(t *testing.T) {
 	gone := errors.New("the caller is gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ends := make(chan error, 2)
+	before := h.store.reads(job.ID)
 	go func() {
 		_, err := h.WaitJob(ctx, owner(), job.ID, time.Minute)
 		ends <- err
 	}()
-	h.awaitGuests(job.ID, 1)
+	h.store.awaitReads(job.ID, before+1)
 	cancel(gone)
 	if err := <-ends; !errors.Is(err, gone) {
 		t.Errorf("the caller went away: %v", err)
 	}
+	before = h.store.reads(job.ID)
 	go func() {
 		_, err := h.WaitJob(t.Context(), owner(), job.ID, time.Minute)
 		ends <- err
 	}()
-	h.awaitGuests(job.ID, 1)
+	h.store.awaitReads(job.ID, before+1)
 	h.Stop()
 	if err := <-ends; jobs.CodeOf(err) != jobs.CodeDraining {
 		t.Errorf("the daemon stopped: %v", err)
