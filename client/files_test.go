@@ -93,13 +93,13 @@ func TestUploadGoesOn(t *testing.T) {
 		}},
 		"has moved": {most: len(content), breaks: func(n int, r *receiver) error {
 			if n == 1 {
-				r.got = content[:500_000]
+				r.got = bytes.Clone(content[:500_000])
 				return gone(t, "REQUEST_INVALID", map[string]string{"field": "start.offset"})
 			}
 			return nil
 		}},
 		"another sends it": {most: 0, breaks: func(_ int, r *receiver) error {
-			r.got = content // the other one has finished
+			r.got = bytes.Clone(content) // the other one has finished
 			return gone(t, "UPLOAD_IN_PROGRESS", nil)
 		}},
 		"wrong bytes": {before: content[1:500_000], most: 2 * len(content), breaks: func(int, *receiver) error { return nil }},
