@@ -177,8 +177,9 @@ func (l *listing) byIndex(tx *bbolt.Tx, below string, n int) []string {
 
 // bounded is one chunk of the index and what bounds it.
 type bounded struct {
-	number uint32
 	summary
+
+	number uint32
 }
 
 // chunks returns those that may have a wanted job, by their highest ids. Ids follow
