@@ -16,7 +16,7 @@ import (
 // store: at every point each principal has had its share of the slot time, while jobs
 // of one principal keep their rank; and at every sample each job that waits says so.
 func TestFairShares(t *testing.T) {
-	if testing.Short() {
+	if testing.Short() || raceBuilt {
 		t.Skip("SKIPPED, NOT TESTED: it starts 1,000 processes")
 	}
 	t.Parallel()
