@@ -2,5 +2,5 @@
 
 package engine
 
-// raceBuilt: the daemon is built with the race detector too.
+// raceBuilt: these tests are built without the race detector.
 const raceBuilt = false
