@@ -16,11 +16,15 @@ import (
 // store: at every point each principal has had its share of the slot time, while jobs
 // of one principal keep their rank; and at every sample each job that waits says so.
 func TestFairShares(t *testing.T) {
-	if testing.Short() || raceBuilt {
+	if testing.Short() {
 		t.Skip("SKIPPED, NOT TESTED: it starts 1,000 processes")
 	}
 	t.Parallel()
-	const principals, each = 5, 200
+	const principals = 5
+	each := 200
+	if raceBuilt {
+		each = 40 // make test runs all of them once more without the race detector
+	}
 	h := newHost(t, manifest("work", "none", ":", plainResult))
 	if err := h.Reconfigure(t.Context(), owner(), Limits{Slots: map[string]int{"one": 2}}, nil, []string{"slots"}); err != nil {
 		t.Fatal(err)
@@ -142,9 +146,10 @@ func wantShares(t *testing.T, all []*jobs.Job, principals int) {
 		}
 	}
 	byEnd := slices.SortedFunc(slices.Values(all), func(a, b *jobs.Job) int { return a.EndedAt.Compare(b.EndedAt) })
+	warm := max(len(all)/4, 20*principals) // then one job is a twentieth of a share at most
 	points, worst := 0, 0.0
 	for i, end := range byEnd {
-		if i < len(all)/4 || end.EndedAt.After(backlog) {
+		if i < warm || end.EndedAt.After(backlog) {
 			continue
 		}
 		used, total := map[string]time.Duration{}, time.Duration(0)
@@ -168,7 +173,7 @@ func wantShares(t *testing.T, all []*jobs.Job, principals int) {
 			}
 		}
 	}
-	if points < len(all)/2 {
+	if points < (len(all)-warm)/2 {
 		t.Errorf("only at %d points everybody had jobs waiting", points)
 	}
 	t.Logf("at %d points nobody was more than %.1f %% off its share", points, 100*worst)
