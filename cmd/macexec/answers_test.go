@@ -266,7 +266,7 @@ func TestDrainIsWaitedFor(t *testing.T) {
 		"busy":    {exitNotSettled, "macexec host resume ends it"},
 	} {
 		ctx, interrupt := context.WithCancel(t.Context())
-		defer interrupt()
+		t.Cleanup(interrupt)
 		host := &hosting{asked: func(then string) {
 			if then == "busy" {
 				interrupt()
