@@ -49,7 +49,11 @@ type Store interface {
 	CloseRuns(ctx context.Context, c RunClosing) (fresh RunClosing, err error)
 
 	// Closed says in words which of a job's run, parent run and parent call is closed;
-	// "": none of them.
+	// "": none of them. Ids of calls repeat from run to run, so which call a job came
+	// from is looked for in this order:
+	//   - if the job names a parent run, the call is one of that;
+	//   - else, if another job of its own run is the call of that id, it is that;
+	//   - else it is every call of that id.
 	Closed(ctx context.Context, j *Job) (why string, err error)
 
 	// LookupKey returns the record of a used key, or CodeJobNotFound.
@@ -168,8 +172,14 @@ type Submitted struct {
 type RunClosing struct {
 	Principal string
 	RunIDs    []string
-	CallIDs   []string
+	Calls     []RunCall
 	Reason    string
+}
+
+// RunCall is a tool call of a run, by the model's id of it.
+type RunCall struct {
+	RunID  string `json:"run_id,omitempty"` // empty: it is of no run
+	CallID string `json:"call_id"`
 }
 
 // Note tells the journal about a change.

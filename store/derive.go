@@ -11,13 +11,13 @@ const maxMarks = 200_000
 
 // derive makes what version 2 keeps beside the jobs' records, from the records. A
 // damaged one has nothing beside it.
-func derive(tx *bbolt.Tx) error {
+func derive(tx *bbolt.Tx, now time.Time) error {
 	for _, name := range buckets() {
 		if _, err := tx.CreateBucketIfNotExists([]byte(name)); err != nil {
 			return err
 		}
 	}
-	b := newBatch(tx, time.Time{})
+	b := newBatch(tx, now)
 	err := b.jobs.ForEach(func(id, raw []byte) error {
 		job, err := decodeJob(string(id), raw)
 		if err != nil {
@@ -36,5 +36,24 @@ func derive(tx *bbolt.Tx) error {
 	if err != nil {
 		return err
 	}
-	return b.flush()
+	if err := b.flush(); err != nil {
+		return err
+	}
+	return b.touchAll()
+}
+
+// touchAll notes that every file was used until now: version 1 kept them for ever and
+// noted no use, so nobody had a reason to send one again.
+func (b *batch) touchAll() error {
+	var digests []string
+	err := b.bucket(bucketBlobs).ForEach(func(digest, _ []byte) error {
+		digests = append(digests, string(digest))
+		return nil
+	})
+	for _, digest := range digests {
+		if err == nil {
+			err = b.touch(digest)
+		}
+	}
+	return err
 }

@@ -122,11 +122,20 @@ func (b *batch) touch(digest string) error {
 const collectChunk = 1024
 
 // CollectBlobs implements jobs.Store. The files are looked for by reading; only what
-// is found is looked at again, and removed, by the writer.
+// is found is looked at again, and removed, by the writer. While it is not known what
+// some open job reads, nothing is collected.
 func (s *Store) CollectBlobs(ctx context.Context, unusedSince time.Time, limit int) (gone []jobs.Blob, err error) {
 	found, err := s.findUnused(ctx, unusedSince, limit)
 	if err != nil || len(found) == 0 {
 		return nil, err
+	}
+	unpinned, err := s.unpinned(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(unpinned) > 0 {
+		s.log.Warn("no uploaded files are removed, since it is not known which of them jobs with damaged records read", "jobs", unpinned)
+		return nil, nil
 	}
 	err = s.do(ctx, func(b *batch) (write func() error, err error) {
 		gone, write, err = b.collect(found, unusedSince)
@@ -161,6 +170,25 @@ func (s *Store) findUnused(ctx context.Context, unusedSince time.Time, limit int
 		}
 	}
 	return found, nil
+}
+
+// unpinned returns the open jobs that may read files without a pin: those whose records
+// were damaged already when pins came to be, which is why bucket open does not say
+// their states either. One that is damaged later has its pins.
+func (s *Store) unpinned(ctx context.Context) (ids []string, err error) {
+	err = s.view(ctx, func(tx *bbolt.Tx) error {
+		records := tx.Bucket([]byte(bucketJobs))
+		return tx.Bucket([]byte(bucketOpen)).ForEach(func(id, raw []byte) error {
+			if _, _, ok := splitOpenValue(raw); ok {
+				return nil
+			}
+			if _, err := s.decode(string(id), records.Get(id)); err != nil {
+				ids = append(ids, string(id))
+			}
+			return nil
+		})
+	})
+	return ids, err
 }
 
 // collect removes the records of files that nothing uses, with one entry. That is for

@@ -20,7 +20,7 @@ const firstSchema = 1
 // migration brings the bucket tree from one version to the next.
 type migration struct {
 	name string // of what it changes
-	run  func(*bbolt.Tx) error
+	run  func(tx *bbolt.Tx, now time.Time) error
 }
 
 // migrations lists every step since version 1, in order: the first leads to
@@ -76,7 +76,7 @@ func checkVersion(path string, have, want uint64) error {
 // migrate brings a store to the newest version of list. Before the first step it
 // saves a copy beside the store; each step is one transaction together with its
 // version, so a crash between two steps is continued at the next start.
-func migrate(path string, db *bbolt.DB, list []migration, log *slog.Logger) error {
+func migrate(path string, db *bbolt.DB, list []migration, now time.Time, log *slog.Logger) error {
 	var have uint64
 	err := guarded(func() error {
 		return db.View(func(tx *bbolt.Tx) error {
@@ -100,7 +100,7 @@ func migrate(path string, db *bbolt.DB, list []migration, log *slog.Logger) erro
 		log.Info("upgrading the store", "path", path, "step", step.name, "to_version", version+1, "copy", backup)
 		err := guarded(func() error {
 			return db.Update(func(tx *bbolt.Tx) error {
-				if err := step.run(tx); err != nil {
+				if err := step.run(tx, now); err != nil {
 					return err
 				}
 				return tx.Bucket([]byte(bucketMeta)).Put([]byte(metaSchemaVersion), encodeU64(version+1))

@@ -57,7 +57,7 @@ func fill(t testing.TB, s *Store) {
 		_, err = s.Submit(ctx, storetest.Submission(reads))
 	}
 	if err == nil {
-		_, err = s.CloseRuns(ctx, jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"run-x"}, CallIDs: []string{"call-x"}, Reason: "enough"})
+		_, err = s.CloseRuns(ctx, jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"run-x"}, Calls: []jobs.RunCall{{RunID: "run-x", CallID: "call-x"}}, Reason: "enough"})
 	}
 	if err == nil {
 		_, _, err = s.FenceKey(ctx, jobs.Key{Principal: "orchestrator", Text: "moved"}, jobs.Entry{})
@@ -250,6 +250,51 @@ func testDerive(t *testing.T) {
 	if err != nil || len(list.Jobs) != 2 {
 		t.Errorf("queued: %+v, %v", list, err)
 	}
+	if blob, err := s.GetBlob(t.Context(), strings.Repeat("ab", 32)); err != nil || !blob.StoredAt.Equal(storetest.Time()) {
+		t.Errorf("a file: %+v, %v", blob, err)
+	}
+}
+
+// Files that version 1 promised to keep are there for as long after the upgrade as
+// files of today are after their last use, and longer if they may still be read.
+func TestFilesOutliveAnUpgrade(t *testing.T) {
+	t.Parallel()
+	upgraded := storetest.Time().AddDate(1, 0, 0)
+	now := func() time.Time { return upgraded }
+	for name, broken := range map[string]bool{"whole": false, "with an open job that is damaged": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := unpack(t, storeFile(1))
+			if broken {
+				db, err := bbolt.Open(path, 0o600, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = db.Update(func(tx *bbolt.Tx) error {
+					return tx.Bucket([]byte(bucketJobs)).Put([]byte(storetest.JobID(1)), []byte("{"))
+				})
+				if err := errors.Join(err, db.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var said strings.Builder
+			s, err := Open(t.Context(), Options{Path: path, Now: now, Logger: slog.New(slog.NewTextHandler(&said, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = s.Close() }()
+			if gone, err := s.CollectBlobs(t.Context(), upgraded, 0); err != nil || len(gone) != 0 {
+				t.Errorf("the first sweep took %+v, %v", gone, err)
+			}
+			gone, err := s.CollectBlobs(t.Context(), upgraded.Add(time.Second), 0)
+			if err != nil || len(gone) != 0 && broken || len(gone) != 1 && !broken {
+				t.Errorf("later it took %+v, %v", gone, err)
+			}
+			if told := strings.Contains(said.String(), storetest.JobID(1)); told != broken {
+				t.Errorf("the log says %s", said.String())
+			}
+		})
+	}
 }
 
 func TestEveryMigrationHasATest(t *testing.T) {
@@ -281,7 +326,7 @@ func TestMigrate(t *testing.T) {
 	var fail bool
 	var ran []string
 	step := func(name string) migration {
-		return migration{name, func(tx *bbolt.Tx) error {
+		return migration{name, func(tx *bbolt.Tx, _ time.Time) error {
 			ran = append(ran, name)
 			if _, err := tx.CreateBucket([]byte("new " + name)); err != nil {
 				return err
@@ -296,15 +341,15 @@ func TestMigrate(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 
 	fail = true
-	err := migrate(path, s.db, list, log)
+	err := migrate(path, s.db, list, storetest.Time(), log)
 	if err == nil || !strings.Contains(err.Error(), path+".v2.bak") || errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 	fail = false
-	if err := migrate(path, s.db, list, log); err != nil {
+	if err := migrate(path, s.db, list, storetest.Time(), log); err != nil {
 		t.Error(err)
 	}
-	if err := migrate(path, s.db, list, log); err != nil {
+	if err := migrate(path, s.db, list, storetest.Time(), log); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{"one", "two", "two"}, ran); diff != "" {

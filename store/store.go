@@ -125,7 +125,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		grown: make(chan struct{}), wake: make(chan struct{}, 1), closing: make(chan struct{}),
 		failed: make(chan struct{}), done: make(chan struct{}),
 	}
-	err = migrate(s.path, db, migrations(), s.log)
+	err = migrate(s.path, db, migrations(), s.now().UTC(), s.log)
 	if err == nil {
 		err = s.load()
 	}

@@ -100,7 +100,7 @@ func (b *batch) submit(p prepared) (got submitted, write func() error, err error
 	if b.jobs.Get([]byte(p.Job.ID)) != nil {
 		return submitted{}, nil, jobs.Errorf(jobs.CodeInternal, "there is already a job %s", p.Job.ID).WithJob(p.Job.ID)
 	}
-	if closed, err := closedFor(b.bucket(bucketClosed), p.Job); closed != "" || err != nil {
+	if closed, err := b.closedFor(p.Job); closed != "" || err != nil {
 		return submitted{outcome: jobs.SubmitClosed, closed: closed}, nil, err
 	}
 	if err := b.usableUploads(p.stands.principal, p.stands.uploads); err != nil {

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -22,11 +23,13 @@ type RunCancellation struct {
 //
 //   - the runs of jobs whose parent run it is,
 //   - the calls whose parent call is the tool call of a job of it, and theirs in turn.
-//     Of such a job only the call is closed: its run may have other work.
+//     Of such a job only the call is closed: its run may have other work. Which call a
+//     job came from jobs.Store's Closed decides, for ids of calls repeat.
 //
-// First everything is closed, then the jobs are stopped. A job of something closed
-// never starts (see endClosed), so a cancel that a crash cuts short between the two
-// holds all the same, and one that is cut short before is finished by a repeat.
+// First everything is closed, then the jobs are stopped. None of them starts after
+// CancelRun has answered: a job of something closed is ended instead (see endClosed).
+// So a cancel that a crash cuts short between the two holds all the same, and one that
+// is cut short before is finished by a repeat.
 func (e *Engine) CancelRun(ctx context.Context, c Caller, runID, reason string) (RunCancellation, error) {
 	if runID == "" || len(runID) > maxContextBytes {
 		return RunCancellation{}, jobs.Errorf(jobs.CodeRequestInvalid, "name the run, in at most %d bytes", maxContextBytes).With("field", "run_id")
@@ -35,7 +38,7 @@ func (e *Engine) CancelRun(ctx context.Context, c Caller, runID, reason string) 
 		return RunCancellation{}, err
 	}
 	ctx = context.WithoutCancel(ctx) // it must not be left half done because nobody listens
-	r := closure{e: e, principal: c.Principal, reason: reason, runs: map[string]bool{}, calls: map[string]bool{}, open: map[string]bool{}}
+	r := closure{e: e, principal: c.Principal, reason: reason, runs: map[string]bool{}, calls: map[jobs.RunCall]bool{}, open: map[string]bool{}}
 	r.addRun(runID)
 	if err := r.close(ctx); err != nil {
 		return RunCancellation{}, err
@@ -48,10 +51,12 @@ type closure struct {
 	e                 *Engine
 	principal, reason string
 
-	runs, calls       map[string]bool // found
-	newRuns, newCalls []string        // of these, what is not closed yet
-	order             []string        // the runs, as they were found
-	open              map[string]bool // jobs that had not ended when they were found, by id
+	runs     map[string]bool // found
+	calls    map[jobs.RunCall]bool
+	newRuns  []string // of these, what is not closed yet
+	newCalls []jobs.RunCall
+	order    []string        // the runs, as they were found
+	open     map[string]bool // jobs that had not ended when they were found, by id
 }
 
 func (r *closure) addRun(id string) {
@@ -61,10 +66,15 @@ func (r *closure) addRun(id string) {
 	}
 }
 
-func (r *closure) addCall(id string) {
-	if id != "" && !r.calls[id] {
-		r.calls[id] = true
-		r.newCalls = append(r.newCalls, id)
+// addJob adds a job that came from the run, and with it the call that it is.
+func (r *closure) addJob(j *jobs.Job) {
+	if !j.State.Terminal() {
+		r.open[j.ID] = true
+	}
+	call := jobs.RunCall{RunID: j.Call.Context.RunID, CallID: j.Call.Context.ToolCallID}
+	if call.CallID != "" && !r.calls[call] {
+		r.calls[call] = true
+		r.newCalls = append(r.newCalls, call)
 	}
 }
 
@@ -76,21 +86,32 @@ const closeAtOnce = 256
 func (r *closure) close(ctx context.Context) error {
 	for len(r.newRuns)+len(r.newCalls) > 0 {
 		runs, calls := cut(&r.newRuns), cut(&r.newCalls)
-		_, err := r.e.store.CloseRuns(ctx, jobs.RunClosing{Principal: r.principal, RunIDs: runs, CallIDs: calls, Reason: r.reason})
+		_, err := r.e.store.CloseRuns(ctx, jobs.RunClosing{Principal: r.principal, RunIDs: runs, Calls: calls, Reason: r.reason})
 		if err != nil {
 			return err
 		}
 		for _, id := range runs {
-			if err := r.each(ctx, jobs.Query{RunID: id}, nil); err != nil {
-				return err
-			}
-			err := r.each(ctx, jobs.Query{ParentRunID: id}, func(j *jobs.Job) { r.addRun(j.Call.Context.RunID) })
+			err := errors.Join(
+				r.each(ctx, jobs.Query{RunID: id}, func(j *jobs.Job) error { r.addJob(j); return nil }),
+				r.each(ctx, jobs.Query{ParentRunID: id}, func(j *jobs.Job) error {
+					r.addRun(j.Call.Context.RunID)
+					r.addJob(j)
+					return nil
+				}))
 			if err != nil {
 				return err
 			}
 		}
-		for _, id := range calls {
-			if err := r.each(ctx, jobs.Query{ParentCall: id}, nil); err != nil {
+		for _, call := range calls {
+			err := r.each(ctx, jobs.Query{ParentCall: call.CallID}, func(j *jobs.Job) error {
+				// The call is closed, so what came from it came from something closed.
+				why, err := r.e.store.Closed(ctx, j)
+				if why != "" {
+					r.addJob(j)
+				}
+				return err
+			})
+			if err != nil {
 				return err
 			}
 		}
@@ -99,28 +120,23 @@ func (r *closure) close(ctx context.Context) error {
 }
 
 // cut takes the first closeAtOnce off a list.
-func cut(list *[]string) []string {
+func cut[T any](list *[]T) []T {
 	n := min(len(*list), closeAtOnce)
 	first := (*list)[:n:n]
 	*list = (*list)[n:]
 	return first
 }
 
-// each goes through the jobs that a query selects, ended ones too. What each of them
-// called is closed as well.
-func (r *closure) each(ctx context.Context, q jobs.Query, found func(*jobs.Job)) error {
-	for q.Principal, q.Limit = r.principal, 1000; ; {
+// each goes through the jobs that a query selects, ended ones too.
+func (r *closure) each(ctx context.Context, q jobs.Query, found func(*jobs.Job) error) error {
+	for q.Principal, q.Limit = r.principal, 200; ; {
 		page, err := r.e.store.List(ctx, q)
 		if err != nil {
 			return err
 		}
 		for _, j := range page.Jobs {
-			r.addCall(j.Call.Context.ToolCallID)
-			if !j.State.Terminal() {
-				r.open[j.ID] = true
-			}
-			if found != nil {
-				found(j)
+			if err := found(j); err != nil {
+				return err
 			}
 		}
 		if q.After = page.Next; q.After == "" {

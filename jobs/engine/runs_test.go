@@ -111,6 +111,60 @@ func TestCancelRunReachesWhatCameFromIt(t *testing.T) {
 	}
 }
 
+// TestCancelRunWhereIdsRepeat: models number their calls anew in each run. What came
+// from a call of the run goes with it, wherever it is, and nothing of another run does
+// that has a call of the same id.
+func TestCancelRunWhereIdsRepeat(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, waitTool())
+	h.sched.close()
+	reached, spared := []string{}, map[string]bool{}
+	calls := []struct {
+		name string
+		ids  jobs.CallContext
+		hit  bool
+	}{
+		{"of the run", jobs.CallContext{RunID: "r", ToolCallID: "call_0"}, true},
+		{"of another run", jobs.CallContext{RunID: "r2", ToolCallID: "call_0"}, false},
+		{"from that", jobs.CallContext{RunID: "r2", ParentCallID: "call_0", ToolCallID: "call_1"}, false},
+		{"from that in turn", jobs.CallContext{RunID: "r2", ParentCallID: "call_1", ToolCallID: "call_2"}, false},
+		{"from it, by its parent run", jobs.CallContext{RunID: "r3", ParentRunID: "r2", ParentCallID: "call_0", ToolCallID: "call_1"}, false},
+		{"from the run, by the parent run", jobs.CallContext{RunID: "below", ParentRunID: "r", ParentCallID: "call_0"}, true},
+		{"in a run that has no such call", jobs.CallContext{RunID: "aside", ParentCallID: "call_0", ToolCallID: "call_1"}, true},
+		{"in no run", jobs.CallContext{ParentCallID: "call_0"}, true},
+		{"from a call aside, by its run", jobs.CallContext{RunID: "r4", ParentRunID: "aside", ParentCallID: "call_1"}, true},
+		{"aside, from another call", jobs.CallContext{RunID: "aside", ToolCallID: "call_2"}, false},
+		{"from that, by its run", jobs.CallContext{RunID: "r4", ParentRunID: "aside", ParentCallID: "call_2"}, false},
+	}
+	for _, call := range calls {
+		job, err := h.queue(owner(), call.name, call.ids)
+		if err != nil {
+			t.Fatalf("%s: %v", call.name, err)
+		}
+		if call.hit {
+			reached = append(reached, job.ID)
+		} else {
+			spared[job.ID] = true
+		}
+	}
+	done, err := h.CancelRun(t.Context(), owner(), "r", "enough of it")
+	slices.Sort(reached)
+	if diff := cmp.Diff(RunCancellation{Runs: []string{"r", "below"}, Stopped: reached}, done); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	for id := range spared {
+		if job, err := h.store.Get(t.Context(), id); err != nil || job.State != jobs.StateQueued {
+			t.Errorf("%s is %s, %v", job.Key, job.State, err)
+		}
+	}
+	for _, call := range calls {
+		_, err := h.queue(owner(), "late, "+call.name, call.ids)
+		if closed := jobs.CodeOf(err) == jobs.CodeRunClosed; closed != call.hit || !closed && err != nil {
+			t.Errorf("late, %s: %v", call.name, err)
+		}
+	}
+}
+
 // TestCancelRunWithoutJobs: a run needs no job to be closed, and its name is bounded.
 func TestCancelRunWithoutJobs(t *testing.T) {
 	t.Parallel()

@@ -113,12 +113,12 @@ func fenceTests() []suiteTest {
 func closeTests() []suiteTest {
 	return []suiteTest{
 		{"what is closed takes no job, and leaves its key free", func(t *testing.T, s jobs.Store) {
-			closing := jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"r", "r2", "r"}, CallIDs: []string{"c"}, Reason: "enough"}
+			closing := jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"r", "r2", "r"}, Calls: []jobs.RunCall{{RunID: "r", CallID: "c"}}, Reason: "enough"}
 			fresh, err := s.CloseRuns(t.Context(), closing)
 			if err != nil {
 				t.Fatal(err)
 			}
-			wantSame(t, "fresh", jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"r", "r2"}, CallIDs: []string{"c"}, Reason: "enough"}, fresh)
+			wantSame(t, "fresh", jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"r", "r2"}, Calls: []jobs.RunCall{{RunID: "r", CallID: "c"}}, Reason: "enough"}, fresh)
 			refused := map[string]func(*jobs.Job){
 				"the run r was":         func(j *jobs.Job) { j.Call.Context.RunID = "r" },
 				"the run r2 was":        func(j *jobs.Job) { j.Call.Context.RunID = "r2" },
@@ -160,7 +160,7 @@ func closeTests() []suiteTest {
 				}
 			}
 			e := entries(t, s, 0)[0]
-			if e.Kind != jobs.EntryRun || e.RunID != "r" || e.Owner != "orchestrator" || e.Message != "enough" || string(e.Data) != `{"call_ids":["c"],"run_ids":["r","r2"]}` {
+			if e.Kind != jobs.EntryRun || e.RunID != "r" || e.Owner != "orchestrator" || e.Message != "enough" || string(e.Data) != `{"run_ids":["r","r2"],"calls":[{"run_id":"r","call_id":"c"}]}` {
 				t.Errorf("entry %+v", e)
 			}
 		}},
@@ -168,12 +168,12 @@ func closeTests() []suiteTest {
 			for i, want := range []jobs.RunClosing{
 				{Principal: "orchestrator", RunIDs: []string{"r"}},
 				{Principal: "orchestrator"},
-				{Principal: "orchestrator", RunIDs: []string{"below"}, CallIDs: []string{"c"}},
+				{Principal: "orchestrator", RunIDs: []string{"below"}, Calls: []jobs.RunCall{{RunID: "r", CallID: "c"}, {RunID: "r2", CallID: "c"}}},
 				{Principal: "orchestrator"},
 			} {
 				c := jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"r"}}
 				if i >= 2 {
-					c.RunIDs, c.CallIDs = append(c.RunIDs, "below"), []string{"c"}
+					c.RunIDs, c.Calls = append(c.RunIDs, "below"), []jobs.RunCall{{RunID: "r", CallID: "c"}, {RunID: "r2", CallID: "c"}}
 				}
 				fresh, err := s.CloseRuns(t.Context(), c)
 				if err != nil {
@@ -186,8 +186,74 @@ func closeTests() []suiteTest {
 			wantSame(t, "run of the entry", "r", list[1].RunID)
 			_, err := s.CloseRuns(t.Context(), jobs.RunClosing{RunIDs: []string{"r"}})
 			wantCode(t, err, jobs.CodeInternal)
-			_, err = s.CloseRuns(t.Context(), jobs.RunClosing{Principal: "p", CallIDs: []string{""}})
+			_, err = s.CloseRuns(t.Context(), jobs.RunClosing{Principal: "p", Calls: []jobs.RunCall{{RunID: "r"}}})
 			wantCode(t, err, jobs.CodeInternal)
+		}},
+		{"a call is looked for where the job came from", func(t *testing.T, s jobs.Store) {
+			closing := jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"r"}, Calls: []jobs.RunCall{{RunID: "r", CallID: "call_0"}, {RunID: "aside", CallID: "call_9"}, {CallID: "call_8"}}}
+			if _, err := s.CloseRuns(t.Context(), closing); err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			submit := func(ids jobs.CallContext) jobs.SubmitOutcome {
+				t.Helper()
+				n++
+				got, err := submitChanged(t, s, n, func(j *jobs.Job) { j.Call.Context = ids })
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got.Outcome == jobs.SubmitAccepted {
+					why, err := s.Closed(t.Context(), got.Job)
+					wantSame(t, "closed once it is stored", "", why)
+					wantSame(t, "error", nil, err)
+				}
+				return got.Outcome
+			}
+			for _, run := range []string{"r2", "aside", ""} { // each has a call of that name
+				wantSame(t, "a call of run "+run, jobs.SubmitAccepted, submit(jobs.CallContext{RunID: run, ToolCallID: "call_0"}))
+			}
+			wantSame(t, "a call that is its own parent", jobs.SubmitClosed, submit(jobs.CallContext{RunID: "r4", ToolCallID: "call_0", ParentCallID: "call_0"}))
+			for want, list := range map[jobs.SubmitOutcome][]jobs.CallContext{
+				jobs.SubmitAccepted: {
+					{RunID: "r2", ParentCallID: "call_0"},
+					{RunID: "aside", ParentCallID: "call_0"},
+					{RunID: "r2", ParentRunID: "aside", ParentCallID: "call_0"},
+					{ParentRunID: "r2", ParentCallID: "call_0"},
+					{ParentRunID: "r2", ParentCallID: "call_9"},
+					{ParentRunID: "r2", ParentCallID: "call_8"},
+					{RunID: "r2", ParentCallID: "call_1"},
+				},
+				jobs.SubmitClosed: {
+					{RunID: "r3", ParentCallID: "call_0"},
+					{ParentCallID: "call_0"},
+					{ParentRunID: "r", ParentCallID: "call_1"},
+					{RunID: "r2", ParentRunID: "aside", ParentCallID: "call_9"},
+					{RunID: "aside", ParentCallID: "call_9"},
+					{RunID: "r2", ParentCallID: "call_9"},
+					{RunID: "r2", ParentCallID: "call_8"},
+				},
+			} {
+				for _, ids := range list {
+					if got := submit(ids); got != want {
+						t.Errorf("%+v: outcome %d, want %d", ids, got, want)
+					}
+				}
+			}
+		}},
+		{"a job knows the calls of its run that are as new as itself", func(t *testing.T, s jobs.Store) {
+			if _, err := s.CloseRuns(t.Context(), jobs.RunClosing{Principal: "orchestrator", RunIDs: []string{"r"}, Calls: []jobs.RunCall{{RunID: "r", CallID: "call_0"}}}); err != nil {
+				t.Fatal(err)
+			}
+			together(func(i int) { // many share a commit
+				ids := jobs.CallContext{RunID: fmt.Sprint("run-", i), ToolCallID: "call_0"}
+				child := jobs.CallContext{RunID: ids.RunID, ParentCallID: "call_0"}
+				for n, ids := range []jobs.CallContext{ids, child} {
+					got, err := submitChanged(t, s, 2*i+n, func(j *jobs.Job) { j.Call.Context = ids })
+					if err != nil || got.Outcome != jobs.SubmitAccepted {
+						t.Errorf("%+v: outcome %d, %v", ids, got.Outcome, err)
+					}
+				}
+			})
 		}},
 		{"G2: a repeat of a job of a closed run is a repeat", func(t *testing.T, s jobs.Store) {
 			j := mustSubmit(t, s, 1)

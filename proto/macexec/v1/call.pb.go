@@ -423,7 +423,9 @@ type CallContext struct {
 	InteractionId string `protobuf:"bytes,3,opt,name=interaction_id,json=interactionId,proto3" json:"interaction_id,omitempty"`
 	// The model's own id of this tool call.
 	ToolCallId string `protobuf:"bytes,4,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
-	// The tool call that this one came from.
+	// The tool call that this one came from. It is looked for in parent_run_id if that
+	// is given; else among the calls of run_id, if one of them has this id; else it is
+	// every call of this id.
 	ParentCallId string `protobuf:"bytes,5,opt,name=parent_call_id,json=parentCallId,proto3" json:"parent_call_id,omitempty"`
 	// The group of calls that were proposed together.
 	ParallelGroup string `protobuf:"bytes,6,opt,name=parallel_group,json=parallelGroup,proto3" json:"parallel_group,omitempty"`

@@ -99,9 +99,10 @@ type JobServiceClient interface {
 	// CancelRun closes a run: every later submission of it is RUN_CLOSED and uses no
 	// key, also those in flight now; and it asks for a stop of every job of it that
 	// has not ended. With it go the runs whose parent_run_id it is, and the calls
-	// whose parent_call_id is the tool_call_id of a job of it, and theirs. A run
-	// needs no job to be closed, and is closed for ever. Jobs that can no longer be
-	// stopped are left, and said. Errors: REQUEST_INVALID.
+	// whose parent_call_id is the tool_call_id of a job of it, and theirs; how a
+	// parent_call_id is understood, CallContext says. When it answers, no job of all
+	// that starts any more. A run needs no job to be closed, and is closed for ever.
+	// Jobs that can no longer be stopped are left, and said. Errors: REQUEST_INVALID.
 	CancelRun(ctx context.Context, in *CancelRunRequest, opts ...grpc.CallOption) (*CancelRunResponse, error)
 	// ApproveJob agrees to what the job's approval binds. Errors: JOB_NOT_FOUND,
 	// APPROVAL_ALREADY_DECIDED, JOB_STATE_CONFLICT (another binding), NOT_AUTHORIZED.
@@ -347,9 +348,10 @@ type JobServiceServer interface {
 	// CancelRun closes a run: every later submission of it is RUN_CLOSED and uses no
 	// key, also those in flight now; and it asks for a stop of every job of it that
 	// has not ended. With it go the runs whose parent_run_id it is, and the calls
-	// whose parent_call_id is the tool_call_id of a job of it, and theirs. A run
-	// needs no job to be closed, and is closed for ever. Jobs that can no longer be
-	// stopped are left, and said. Errors: REQUEST_INVALID.
+	// whose parent_call_id is the tool_call_id of a job of it, and theirs; how a
+	// parent_call_id is understood, CallContext says. When it answers, no job of all
+	// that starts any more. A run needs no job to be closed, and is closed for ever.
+	// Jobs that can no longer be stopped are left, and said. Errors: REQUEST_INVALID.
 	CancelRun(context.Context, *CancelRunRequest) (*CancelRunResponse, error)
 	// ApproveJob agrees to what the job's approval binds. Errors: JOB_NOT_FOUND,
 	// APPROVAL_ALREADY_DECIDED, JOB_STATE_CONFLICT (another binding), NOT_AUTHORIZED.
