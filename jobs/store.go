@@ -69,6 +69,10 @@ type Store interface {
 	// records are damaged with the reason. A damaged record stops nothing else.
 	Open(ctx context.Context) (open []*Job, damaged map[string]error, err error)
 
+	// Counts returns how many jobs are in each state that is not terminal, without
+	// reading them. Jobs that Open found damaged are not counted.
+	Counts(ctx context.Context) (map[State]int, error)
+
 	// Update changes one job in one write. It calls change with a private copy of
 	// the job as it is now; if change returns an error nothing is written and
 	// Update returns that error. Otherwise it stores the copy with the next

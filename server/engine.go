@@ -39,6 +39,7 @@ type Engine interface {
 	Projects(ctx context.Context, c engine.Caller) ([]jobs.Project, error)
 	AddProject(ctx context.Context, c engine.Caller, p jobs.Project) (jobs.Project, error)
 	RemoveProject(ctx context.Context, c engine.Caller, name string) error
+	HostID() string
 	Host(ctx context.Context, c engine.Caller) (engine.HostInfo, error)
 	SetMode(ctx context.Context, c engine.Caller, mode jobs.Mode, reason string) (engine.HostInfo, error)
 	OnMode(listen func(jobs.Mode))

@@ -134,6 +134,8 @@ func (f *fakeEngine) Projects(context.Context, engine.Caller) ([]jobs.Project, e
 	return f.projects, nil
 }
 
+func (f *fakeEngine) HostID() string { return f.host.ID }
+
 func (f *fakeEngine) Host(context.Context, engine.Caller) (engine.HostInfo, error) {
 	return f.host, nil
 }

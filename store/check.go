@@ -69,6 +69,7 @@ type checker struct {
 	jobs   map[string]jobSummary
 	jobSeq uint64
 	pinned int // pins that jobs must have
+	usage  usageCheck
 }
 
 type jobSummary struct {
@@ -127,6 +128,7 @@ func (c *checker) checkJobs(tx *bbolt.Tx) {
 		if err != nil {
 			c.problemf("%v", err)
 			c.jobs[id] = jobSummary{damaged: true}
+			c.usage.gone = true
 			damaged++
 			return nil
 		}
@@ -152,6 +154,7 @@ func (c *checker) checkJobs(tx *bbolt.Tx) {
 			c.problemf("job %s: its key has no record", id)
 		}
 		index.job(job)
+		c.usage.job(job)
 		return nil
 	})
 	index.whole(damaged)
@@ -168,6 +171,9 @@ func (c *checker) checkKeys(tx *bbolt.Tx) {
 			c.problemf("the key record at %x lies in the place of another key", place)
 		}
 		job, exists := c.jobs[record.JobID]
+		if record.Kind == jobs.KeyTombstone {
+			c.usage.gone = true
+		}
 		switch {
 		case record.Kind == jobs.KeyJob && !exists:
 			c.problemf("the key record at %x names job %s, which does not exist", place, record.JobID)
@@ -330,15 +336,6 @@ func (c *checker) checkClosed(tx *bbolt.Tx) {
 			c.problemf("%v", err)
 		} else if !bytes.Equal(record.place(), k) {
 			c.problemf("the record of a closed run at %x lies in the place of another one", k)
-		}
-		return nil
-	})
-}
-
-func (c *checker) checkUsage(tx *bbolt.Tx) {
-	_ = tx.Bucket([]byte(bucketUsage)).ForEach(func(k, raw []byte) error {
-		if _, err := decodeUsage(k, raw); err != nil {
-			c.problemf("%v", err)
 		}
 		return nil
 	})

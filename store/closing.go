@@ -246,7 +246,7 @@ func inWords(what, id string, raw []byte) (string, error) {
 func (s *Store) hasCall(tx *bbolt.Tx, j *jobs.Job, run, call string) (bool, error) {
 	const some = 16
 	q := jobs.Query{Principal: j.Principal, RunID: run, ToolCall: call}
-	l, records := newListing(q), tx.Bucket([]byte(bucketJobs))
+	l, records := newListing(q, s.log), tx.Bucket([]byte(bucketJobs))
 	for below := ""; ; {
 		ids, err := l.next(tx, below, some)
 		if err != nil {

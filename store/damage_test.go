@@ -3,12 +3,14 @@ package store
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/bbolt"
 
 	"github.com/macexec/macexec/jobs"
@@ -131,6 +133,130 @@ func testForeignBytes(t *testing.T, foreign []byte) {
 	_ = s.Close()
 	if problems, err := Check(path); err != nil || len(problems) < spoiled/2 {
 		t.Errorf("Check tells %d problems after %d things were spoiled: %q, %v", len(problems), spoiled, problems, err)
+	}
+}
+
+// Whatever bucket order has of a job, each list shows it, and the log tells.
+func TestForeignBytesInOrder(t *testing.T) {
+	t.Parallel()
+	var said strings.Builder
+	s, err := Open(t.Context(), Options{Path: filepath.Join(t.TempDir(), "store.db"), Now: storetest.Time, Logger: slog.New(slog.NewTextHandler(&said, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	var want []string
+	for n := range 2 * chunkJobs / 32 { // so that a set is also read in one go
+		want = append(want, submit(t, s, n).ID)
+	}
+	slices.Reverse(want)
+	edit(t, s, func(tx *bbolt.Tx) error {
+		order := tx.Bucket([]byte(bucketOrder))
+		return errors.Join(order.Put(encodeU64(12), nil), order.Put(encodeU64(22), []byte("foreign")))
+	})
+	all := jobs.Query{Principal: "orchestrator", Limit: 7}
+	one := jobs.Query{RunID: "run-1", ToolCall: "call-11"}
+	for _, test := range []struct {
+		q    jobs.Query
+		want []string
+	}{{all, want}, {one, []string{storetest.JobID(11)}}} {
+		var got []string
+		for {
+			page, err := s.List(t.Context(), test.q)
+			if err != nil || len(page.Damaged) > 0 {
+				t.Fatal(page.Damaged, err)
+			}
+			for _, j := range page.Jobs {
+				got = append(got, j.ID)
+			}
+			if test.q.After = page.Next; test.q.After == "" {
+				break
+			}
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", test.q, diff)
+		}
+	}
+	if !strings.Contains(said.String(), "order of jobs is damaged") {
+		t.Errorf("the log says %q", said.String())
+	}
+}
+
+// Jobs that Open found damaged count in no state; a state that bucket open does not say
+// is the record's.
+func TestCountsOfDamage(t *testing.T) {
+	t.Parallel()
+	s := openNew(t)
+	for n := range 4 {
+		submit(t, s, n)
+	}
+	_ = s.Close()
+	s = openAt(t, s.path)
+	edit(t, s, func(tx *bbolt.Tx) error {
+		open, records := tx.Bucket([]byte(bucketOpen)), tx.Bucket([]byte(bucketJobs))
+		return errors.Join(
+			records.Put([]byte(storetest.JobID(0)), []byte("{")),
+			open.Put([]byte(storetest.JobID(1)), nil),
+			records.Put([]byte(storetest.JobID(2)), []byte("{")), open.Put([]byte(storetest.JobID(2)), nil),
+		)
+	})
+	if _, broken, err := s.Open(t.Context()); err != nil || len(broken) != 2 {
+		t.Fatal(broken, err)
+	}
+	counts, err := s.Counts(t.Context())
+	if diff := cmp.Diff(map[jobs.State]int{jobs.StateQueued: 2}, counts); diff != "" || err != nil {
+		t.Errorf("(-want +got):\n%s%v", diff, err)
+	}
+}
+
+// Check tells when the rows of usage do not say what the ended jobs cost.
+func TestCheckUsage(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		spoil func(*usageRow)
+		gone  bool // a job's record is gone, and its key a tombstone
+		want  string
+	}{
+		"good":                    {func(*usageRow) {}, false, ""},
+		"a job too many":          {func(r *usageRow) { r.Failed++ }, false, "1 failed"},
+		"a job too few":           {func(r *usageRow) { r.Cancelled, r.Completed = 0, 1 }, false, "and the jobs 0 completed, 0 failed, 1 cancelled"},
+		"another sum":             {func(r *usageRow) { r.Usage.Running += time.Second }, false, "Running:1s"},
+		"more than jobs are left": {func(r *usageRow) { r.Failed++ }, true, ""},
+		"less than jobs are left": {func(r *usageRow) { r.Cancelled, r.Completed = 0, 9 }, true, "9 completed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openNew(t)
+			submit(t, s, 1)
+			if _, err := s.Update(t.Context(), storetest.JobID(1), storetest.Cancel); err != nil {
+				t.Fatal(err)
+			}
+			edit(t, s, func(tx *bbolt.Tx) error {
+				rows := tx.Bucket([]byte(bucketUsage))
+				k, raw := rows.Cursor().First()
+				row, err := decodeUsage(k, raw)
+				if err != nil {
+					return err
+				}
+				test.spoil(&row)
+				if raw, err = encodeRecord(row); err != nil {
+					return err
+				}
+				if test.gone {
+					key := jobs.Key{Principal: "orchestrator", Text: "long ago"}
+					spent, err := encodeRecord(jobs.KeyRecord{Key: key, Kind: jobs.KeyTombstone, JobID: storetest.JobID(77)})
+					if err := errors.Join(err, tx.Bucket([]byte(bucketKeys)).Put(keyPlace(key), spent)); err != nil {
+						return err
+					}
+				}
+				return rows.Put(bytes.Clone(k), raw)
+			})
+			_ = s.Close()
+			problems, err := Check(s.path)
+			if err != nil || (len(problems) > 0) != (test.want != "") || !strings.Contains(strings.Join(problems, "\n"), test.want) {
+				t.Errorf("got %q, %v; want %q", problems, err, test.want)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"log/slog"
 	"math"
 	"slices"
 
@@ -15,27 +16,36 @@ import (
 const (
 	defaultPage = 100
 	maxPage     = 1000
+	// pageBytes bounds the records of a page, and of what is read in one transaction: a
+	// page ends before the record that would be too much, unless that is its only one.
+	pageBytes = 8 << 20
 )
 
 // List implements jobs.Store. It reads what the index proposes, a page at a time, and
-// shows what matches; each page is read in one transaction, and nothing is decoded in
-// one.
+// shows what matches; nothing is decoded in a transaction.
 func (s *Store) List(ctx context.Context, q jobs.Query) (jobs.Page, error) {
 	if q.Limit < 0 || q.Limit > maxPage {
 		return jobs.Page{}, jobs.Errorf(jobs.CodeRequestInvalid, "a page has 1 to %d jobs, not %d", maxPage, q.Limit)
 	}
 	limit := cmp.Or(q.Limit, defaultPage)
-	l := newListing(q)
+	l := newListing(q, s.log)
 	page := jobs.Page{Damaged: map[string]error{}}
 	below, last := q.After, ""
-	for size := 0; ; {
+	for size, total := 0, 0; ; {
 		want := limit + 1 - size // one more than the page takes tells whether there is another
 		var records []*snapshot
+		more := false
 		err := s.view(ctx, func(tx *bbolt.Tx) error {
 			ids, err := l.next(tx, below, want)
-			bucket := tx.Bucket([]byte(bucketJobs))
+			more = len(ids) == want
+			bucket, read := tx.Bucket([]byte(bucketJobs)), 0
 			for _, id := range ids {
-				records = append(records, s.keep(id, bucket.Get([]byte(id))))
+				raw := bucket.Get([]byte(id))
+				if read += len(raw); read > pageBytes && len(records) > 0 {
+					more = true
+					break
+				}
+				records = append(records, s.keep(id, raw))
 			}
 			return err
 		})
@@ -48,7 +58,8 @@ func (s *Store) List(ctx context.Context, q jobs.Query) (jobs.Page, error) {
 			if err == nil && !q.Matches(job) {
 				continue
 			}
-			if size++; size > limit {
+			size++
+			if total += len(r.raw); size > limit || total > pageBytes && size > 1 {
 				page.Next = last
 				return page, nil
 			}
@@ -58,7 +69,7 @@ func (s *Store) List(ctx context.Context, q jobs.Query) (jobs.Page, error) {
 				page.Jobs = append(page.Jobs, job)
 			}
 		}
-		if len(records) < want {
+		if !more {
 			return page, nil
 		}
 	}
@@ -76,6 +87,7 @@ func (s *Store) keep(id string, raw []byte) *snapshot {
 // listing is a query as the index understands it.
 type listing struct {
 	q            jobs.Query
+	log          *slog.Logger
 	values       []value // that every job must have
 	byState      bool
 	open         []jobs.State // wanted ones that are not terminal
@@ -83,8 +95,8 @@ type listing struct {
 	since, until int64        // bounds of acceptance, in milliseconds, both included
 }
 
-func newListing(q jobs.Query) *listing {
-	l := &listing{q: q, values: filters(q), since: math.MinInt64, until: math.MaxInt64}
+func newListing(q jobs.Query, log *slog.Logger) *listing {
+	l := &listing{q: q, log: log, values: filters(q), since: math.MinInt64, until: math.MaxInt64}
 	for _, state := range q.States {
 		if state.Terminal() {
 			l.ended = append(l.ended, valueOf(ofState, string(state)))
@@ -169,7 +181,11 @@ func (l *listing) byIndex(tx *bbolt.Tx, below string, n int) []string {
 			break // here and in all that follow are only lower ids
 		}
 		if s, some := l.chunk(indexed, c.number, open[c.number]); some {
-			l.pick(order, c.number, s, below, &found)
+			if l.pick(order, c.number, s, below, &found) {
+				continue
+			}
+			l.log.Error("a part of the order of jobs is damaged, so they are looked for one by one", "chunk", c.number)
+			l.pickUnnamed(tx, c, below, &found)
 		}
 	}
 	return found.ids
@@ -270,11 +286,14 @@ func lookUp(indexed *bbolt.Bucket, chunk uint32, v value) *set {
 }
 
 // pick finds the ids of a set's jobs, highest Seq first, so that most of those that
-// are too low for the page are told at a glance.
-func (l *listing) pick(order *bbolt.Bucket, chunk uint32, s *set, below string, found *newest) {
+// are too low for the page are told at a glance. It returns false if the id of one
+// cannot be read.
+func (l *listing) pick(order *bbolt.Bucket, chunk uint32, s *set, below string, found *newest) (whole bool) {
 	first := uint64(chunk) * chunkJobs
+	whole = true
 	look := func(raw []byte) {
 		at, id, ok := decodeOrder(raw)
+		whole = whole && (ok || raw == nil)
 		if ok && at >= l.since && at <= l.until && (below == "" || string(id) < below) {
 			found.add(id)
 		}
@@ -284,7 +303,7 @@ func (l *listing) pick(order *bbolt.Bucket, chunk uint32, s *set, below string, 
 		for _, offset := range slices.Backward(offsets) {
 			look(order.Get(encodeU64(first + uint64(offset))))
 		}
-		return
+		return whole
 	}
 	c := order.Cursor()
 	k, raw := c.Seek(encodeU64(first + chunkJobs))
@@ -294,6 +313,25 @@ func (l *listing) pick(order *bbolt.Bucket, chunk uint32, s *set, below string, 
 	for ; k != nil && decodeU64(k) >= first; k, raw = c.Prev() {
 		if seq := decodeU64(k); seq < first+chunkJobs && s.has(offsetOf(seq)) {
 			look(raw)
+		}
+	}
+	return whole
+}
+
+// pickUnnamed finds the jobs among those of a chunk that bucket order does not name,
+// since what it has of them is damaged. Their records decide.
+func (l *listing) pickUnnamed(tx *bbolt.Tx, c bounded, below string, found *newest) {
+	named := map[string]bool{}
+	order := tx.Bucket([]byte(bucketOrder)).Cursor()
+	for k, raw := order.Seek(encodeU64(uint64(c.number) * chunkJobs)); k != nil && chunkOf(decodeU64(k)) == c.number; k, raw = order.Next() {
+		if _, id, ok := decodeOrder(raw); ok {
+			named[string(id)] = true
+		}
+	}
+	records := tx.Bucket([]byte(bucketJobs)).Cursor()
+	for id, _ := records.Seek([]byte(c.lowest)); id != nil && string(id) <= c.highest; id, _ = records.Next() {
+		if !named[string(id)] && (below == "" || string(id) < below) {
+			found.add(id)
 		}
 	}
 }

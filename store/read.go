@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"go.etcd.io/bbolt"
@@ -82,7 +83,36 @@ func (s *Store) Open(ctx context.Context) (open []*jobs.Job, broken map[string]e
 		return nil, nil, err
 	}
 	slices.SortFunc(open, func(a, b *jobs.Job) int { return cmp.Compare(a.Seq, b.Seq) })
-	return open, broken, nil
+	s.broken.Store(&broken)
+	return open, maps.Clone(broken), nil
+}
+
+// Counts implements jobs.Store. Bucket open says the states; only where it does not is
+// the record asked.
+func (s *Store) Counts(ctx context.Context) (map[jobs.State]int, error) {
+	counts, broken := map[jobs.State]int{}, map[string]error{}
+	if known := s.broken.Load(); known != nil {
+		broken = *known
+	}
+	err := s.view(ctx, func(tx *bbolt.Tx) error {
+		records := tx.Bucket([]byte(bucketJobs))
+		return tx.Bucket([]byte(bucketOpen)).ForEach(func(id, raw []byte) error {
+			if broken[string(id)] != nil {
+				return nil
+			}
+			_, state, ok := splitOpenValue(raw)
+			if !ok {
+				job, err := s.decode(string(id), records.Get(id))
+				if err != nil {
+					return nil //nolint:nilerr // it is damaged, as Open says
+				}
+				state = job.State
+			}
+			counts[state]++
+			return nil
+		})
+	})
+	return counts, err
 }
 
 // decode returns the job of a record, from the cache if that is the same record.

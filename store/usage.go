@@ -28,6 +28,29 @@ type usageRow struct {
 	Usage     jobs.Usage `json:"usage,omitzero"`
 }
 
+// newUsageRow counts one job that has ended.
+func newUsageRow(j standing) usageRow {
+	row := usageRow{Principal: j.principal, Tool: j.tool, RunID: j.run, Usage: notNegative(j.usage)}
+	switch j.state {
+	case jobs.StateCompleted:
+		row.Completed = 1
+	case jobs.StateFailed:
+		row.Failed = 1
+	default:
+		row.Cancelled = 1
+	}
+	return row
+}
+
+// plus returns what two rows of the same principal, tool and run are together.
+func (r usageRow) plus(o usageRow) usageRow {
+	r.Completed += o.Completed
+	r.Failed += o.Failed
+	r.Cancelled += o.Cancelled
+	r.Usage = r.Usage.Plus(o.Usage)
+	return r
+}
+
 // problem says why a row cannot be right, "" if it can.
 func (r usageRow) problem() string {
 	u := r.Usage
@@ -81,7 +104,7 @@ func (b *batch) addUsage(j standing) error {
 		ended = b.now
 	}
 	key := usageKey(hour(ended), j.principal, j.tool, j.run)
-	row := usageRow{Principal: j.principal, Tool: j.tool, RunID: j.run}
+	row := newUsageRow(j)
 	for {
 		raw := b.bucket(bucketUsage).Get(key)
 		if raw == nil {
@@ -89,20 +112,11 @@ func (b *batch) addUsage(j standing) error {
 		}
 		old, err := decodeUsage(key, raw)
 		if err == nil {
-			row = old
+			row = old.plus(row)
 			break
 		}
 		key = append(key, 1)
 	}
-	switch j.state {
-	case jobs.StateCompleted:
-		row.Completed++
-	case jobs.StateFailed:
-		row.Failed++
-	default:
-		row.Cancelled++
-	}
-	row.Usage = row.Usage.Plus(notNegative(j.usage))
 	raw, err := encodeRecord(row)
 	if err != nil {
 		return err

@@ -143,10 +143,13 @@ func keyOptional(t *schemas.Tool) bool {
 	return jobs.Effects(t.Effects) == jobs.EffectsNone && !t.Destructive && len(t.Publish) == 0
 }
 
+// HostID returns the host's id.
+func (e *Engine) HostID() string { return e.store.HostID() }
+
 // Host describes the host and what its daemon is doing.
 func (e *Engine) Host(ctx context.Context, _ Caller) (HostInfo, error) {
 	info := e.facts
-	info.ID = e.store.HostID()
+	info.ID = e.HostID()
 	info.Accepting, info.Mode = e.accepting(), e.currentMode()
 	info.Confinement = describeConfinement(e.confinement)
 	info.Slots = e.sched.slots()
@@ -158,24 +161,10 @@ func (e *Engine) Host(ctx context.Context, _ Caller) (HostInfo, error) {
 	if free, err := files.FreeBytes(e.exec.Root()); err == nil {
 		info.DiskFreeBytes = free
 	}
-	open, _, err := e.store.Open(ctx)
-	if err != nil {
-		return info, err
-	}
-	for _, j := range open {
-		switch j.State {
-		case jobs.StateRunning:
-			info.Running++
-		case jobs.StateQueued:
-			info.Queued++
-		case jobs.StateAwaitingApproval:
-			info.AwaitingApproval++
-		case jobs.StateUnknown:
-			info.Unknown++
-		default:
-		}
-	}
-	return info, nil
+	counts, err := e.store.Counts(ctx)
+	info.Running, info.Queued = counts[jobs.StateRunning], counts[jobs.StateQueued]
+	info.AwaitingApproval, info.Unknown = counts[jobs.StateAwaitingApproval], counts[jobs.StateUnknown]
+	return info, err
 }
 
 // describeConfinement says in words what the host enforces on a tool.

@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,6 +128,42 @@ func listTests() []suiteTest {
 				if got := all(t, s, jobs.Query{Limit: limit}); len(got) != crowd*each || got[0] != JobID(crowd*each-1) || got[len(got)-1] != JobID(0) {
 					t.Errorf("in pages of %d: %d jobs", limit, len(got))
 				}
+			}
+		}},
+		{"a page of large jobs ends early", func(t *testing.T, s jobs.Store) {
+			const number, mib = 20, 1 << 20
+			var want []string
+			for n := range number {
+				big := strings.Repeat("x", mib)
+				if n == 7 {
+					big = strings.Repeat(big, 9) // more than a page takes
+				}
+				_, err := submitChanged(t, s, n, func(j *jobs.Job) { j.Message = big; j.Call.Context.RunID = "r" })
+				if err != nil {
+					t.Fatal(err)
+				}
+				want = append(ids(n), want...)
+			}
+			for _, q := range []jobs.Query{{}, {RunID: "r"}, {Limit: 3}, {Limit: 1}, {Limit: 1000, Tool: "export_video"}} {
+				var got []string
+				for {
+					page, err := s.List(t.Context(), q)
+					if err != nil {
+						t.Fatal(err)
+					}
+					size := 0
+					for _, j := range page.Jobs {
+						size += len(j.Message)
+						got = append(got, j.ID)
+					}
+					if size > 8*mib && len(page.Jobs) > 1 || len(page.Jobs) == 0 {
+						t.Errorf("%+v: a page of %d jobs with %d bytes", q, len(page.Jobs), size)
+					}
+					if q.After = page.Next; q.After == "" {
+						break
+					}
+				}
+				wantSame(t, fmt.Sprintf("%+v", q), want, got)
 			}
 		}},
 		{"a page has bounds", func(t *testing.T, s jobs.Store) {

@@ -190,6 +190,11 @@ func updateTests() []suiteTest {
 			if diff := cmp.Diff([]string{JobID(3), JobID(2)}, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
+			mustUpdate(t, s, JobID(2), Start)
+			counts, err := s.Counts(t.Context())
+			if diff := cmp.Diff(map[jobs.State]int{jobs.StateQueued: 1, jobs.StateRunning: 1}, counts); diff != "" || err != nil {
+				t.Errorf("counts (-want +got):\n%s%v", diff, err)
+			}
 		}},
 	}
 }
