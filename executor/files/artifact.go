@@ -153,6 +153,10 @@ func keep(ctx context.Context, at folder, base string, to folder, name string) (
 // keepOpen is keep for a file that is open and was looked at, with the mode that it is
 // kept with.
 func keepOpen(ctx context.Context, f *os.File, before Facts, mode fs.FileMode, at folder, base string, to folder, name string) (Staged, error) {
+	// A crash may have left half a copy there, even of a file that is moved this time.
+	if err := to.unlink(keepTemp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Staged{}, explain(keepTemp, err)
+	}
 	if before.Links > 1 || hasWriter(f) {
 		return keepCopy(ctx, f, before, mode, at, base, to, name)
 	}
@@ -175,9 +179,6 @@ func keepOpen(ctx context.Context, f *os.File, before Facts, mode fs.FileMode, a
 // keepCopy keeps a copy under the name in one step, then removes the original name.
 func keepCopy(ctx context.Context, f *os.File, before Facts, mode fs.FileMode, at folder, base string, to folder, name string) (_ Staged, err error) {
 	temp := keepTemp
-	if err := to.unlink(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return Staged{}, explain(temp, err)
-	}
 	defer func() {
 		if err != nil {
 			_ = to.unlink(temp)

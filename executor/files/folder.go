@@ -266,30 +266,51 @@ func free(st *unix.Statfs_t) int64 {
 	return int64(st.Bavail) * int64(st.Bsize) // no disk has 2^63 bytes
 }
 
+// freeFloor is what uploads leave free on a disk: jobs, the store and everybody else
+// need room too.
+func freeFloor(st *unix.Statfs_t) int64 {
+	return min(1<<30, int64(st.Blocks)*int64(st.Bsize)/20)
+}
+
+// roomFor holds that the file system of f can take need bytes and still has its floor
+// free, or gives a *RoomError.
+func roomFor(f *os.File, need int64) error {
+	var st unix.Statfs_t
+	if err := retry(func() error { return unix.Fstatfs(int(f.Fd()), &st) }); err != nil {
+		return err
+	}
+	if there := free(&st) - freeFloor(&st); need > there {
+		return &RoomError{Missing: need - there}
+	}
+	return nil
+}
+
 // reserveRoom takes the room for size bytes of f at once, so that writing them cannot
 // fail for want of it, or gives a *RoomError. What f holds and its length stay as
 // they are. Where the file system cannot reserve, there is room now, but no promise.
 func reserveRoom(f *os.File, size int64) error {
 	var st unix.Stat_t
-	var fsys unix.Statfs_t
-	err := retry(func() error { return unix.Fstat(int(f.Fd()), &st) })
-	if err == nil {
-		err = retry(func() error { return unix.Fstatfs(int(f.Fd()), &fsys) })
-	}
-	need := size - st.Blocks*512
-	if err != nil || need <= 0 {
+	if err := retry(func() error { return unix.Fstat(int(f.Fd()), &st) }); err != nil {
 		return err
 	}
-	if there := free(&fsys); need > there {
-		return &RoomError{Missing: need - there}
+	need := size - st.Blocks*512
+	if need <= 0 {
+		return nil
 	}
-	err = retry(func() error { return preallocate(f, size, need) })
+	if err := roomFor(f, need); err != nil {
+		return err
+	}
+	err := retry(func() error { return preallocate(f, size, need) })
 	switch {
 	case err == nil, unsupported(err):
 		return nil
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		err = &RoomError{Missing: need} // others took it, or it is more than a quota allows
 	}
-	// What was reserved of it is given back.
-	return errors.Join(err, f.Truncate(st.Size))
+	return errors.Join(err, giveBackRoom(f, st.Size))
+}
+
+// giveBackRoom gives back what is reserved of f beyond its size.
+func giveBackRoom(f *os.File, size int64) error {
+	return retry(func() error { return unix.Ftruncate(int(f.Fd()), size) })
 }

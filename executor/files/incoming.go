@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,7 +51,8 @@ const recordSuffix = ".json"
 type partial struct {
 	name  string // in incoming
 	limit int64
-	kept  bool // it stays when its stream ends, under its record
+	kept  bool   // it stays when its stream ends, under its record
+	owner string // of one that is kept
 
 	mu        sync.Mutex
 	holder    *BlobWriter // the newest stream, the only one that may write; nil: none is open
@@ -83,7 +85,11 @@ func (b *Blobs) survivors() (map[string]*partial, error) {
 			return nil, err
 		}
 		if ok && facts.Regular() && facts.Size <= id.Size {
-			found[name] = &partial{name: name, limit: id.Size, kept: true, size: facts.Size, sum: sha256.New()}
+			if f, err := b.incoming.open(name, unix.O_WRONLY, 0); err == nil {
+				b.unreserve(name, f)
+				_ = f.Close()
+			}
+			found[name] = &partial{name: name, limit: id.Size, kept: true, owner: id.Owner, size: facts.Size, sum: sha256.New()}
 		}
 	}
 	for _, name := range names {
@@ -92,6 +98,17 @@ func (b *Blobs) survivors() (map[string]*partial, error) {
 		}
 	}
 	return found, err
+}
+
+// unreserve gives back what an upload has reserved beyond what came in, and leaves it
+// as old as it is. Where that fails the room is free when the upload is gone.
+func (b *Blobs) unreserve(name string, f *os.File) {
+	there, err := FactsOf(f)
+	if err != nil || giveBackRoom(f, there.Size) != nil {
+		return
+	}
+	last := unix.NsecToTimespec(there.ModTime.UnixNano())
+	_ = unix.UtimesNanoAt(b.incoming.fd(), name, []unix.Timespec{last, last}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 func (b *Blobs) readRecord(name string) (UploadID, bool) {
@@ -107,8 +124,8 @@ func (b *Blobs) readRecord(name string) (UploadID, bool) {
 }
 
 // Create begins an upload of at most limit bytes that leaves nothing if it is not
-// committed. With reserve, room for all of them is taken at once. It ends with
-// Shelve or Abort.
+// committed. With reserve, room for all of them is taken at once; without, there is a
+// *RoomError on the way when the disk becomes full. It ends with Shelve or Abort.
 func (b *Blobs) Create(limit int64, reserve bool) (*BlobWriter, error) {
 	for n := 0; ; n++ {
 		name := fmt.Sprintf("%supload-%d.tmp", Reserved, n)
@@ -120,7 +137,7 @@ func (b *Blobs) Create(limit int64, reserve bool) (*BlobWriter, error) {
 			return nil, explain(filepath.Join(b.path, incomingFolder), err)
 		}
 		p := &partial{name: name, limit: limit, sum: sha256.New()}
-		w := &BlobWriter{b: b, f: f, p: p}
+		w := &BlobWriter{b: b, f: f, p: p, unreserved: !reserve}
 		p.holder = w
 		if reserve {
 			if err := reserveRoom(f, limit); err != nil {
@@ -134,9 +151,9 @@ func (b *Blobs) Create(limit int64, reserve bool) (*BlobWriter, error) {
 
 // Resume begins an upload, or goes on with one after its first offset bytes; offset
 // 0 begins anew. Any other offset must be the one that Offset tells, or the error is
-// an *OffsetError. Room for all of the upload is reserved, or the error is a
-// *RoomError. What has come in is kept when the stream ends, and when the process
-// does, until Expire.
+// an *OffsetError. Room for all of the upload is reserved while the stream is open, or
+// the error is a *RoomError. What has come in is kept when the stream ends, and when
+// the process does, until Expire; of one owner at most [MostHalfUploads].
 //
 // The newest stream is the one that counts: from now on an older one that is still
 // open, because its peer is gone and nobody has noticed, gets ErrTakenOver. Only
@@ -172,7 +189,7 @@ func (b *Blobs) partialOf(id UploadID) *partial {
 	name := id.name()
 	p := b.partials[name]
 	if p == nil {
-		p = &partial{name: name, limit: id.Size, kept: true, sum: sha256.New()}
+		p = &partial{name: name, limit: id.Size, kept: true, owner: id.Owner, sum: sha256.New()}
 		b.partials[name] = p
 	}
 	return p
@@ -255,28 +272,74 @@ func (b *Blobs) Offset(id UploadID) int64 {
 
 // Expire drops the uploads that no stream is open of and that got their last byte
 // before a time. It returns how many there were.
-func (b *Blobs) Expire(before time.Time) (int, error) {
-	b.mu.Lock()
-	all := make([]*partial, 0, len(b.partials))
-	for _, p := range b.partials {
-		all = append(all, p)
-	}
-	b.mu.Unlock()
-	n := 0
-	var failed error
-	for _, p := range all {
+func (b *Blobs) Expire(before time.Time) (n int, failed error) {
+	for _, p := range b.known(func(*partial) bool { return true }) {
 		p.mu.Lock()
-		if p.holder == nil && !p.gone {
-			facts, ok, err := b.incoming.lstat(p.name)
-			if err == nil && (!ok || facts.ModTime.Before(before)) {
-				n++
-				err = b.drop(p)
-			}
+		if last, idle, err := b.idleSince(p); err != nil {
 			failed = errors.Join(failed, err)
+		} else if idle && last.Before(before) {
+			n++
+			failed = errors.Join(failed, b.drop(p))
 		}
 		p.mu.Unlock()
 	}
 	return n, failed
+}
+
+// MostHalfUploads is how many uploads that no stream is open of are kept for an owner.
+// When there are more, those go first that got their last byte first.
+const MostHalfUploads = 64
+
+// trim drops what an owner has beyond MostHalfUploads.
+func (b *Blobs) trim(owner string) {
+	all := b.known(func(p *partial) bool { return p.owner == owner })
+	if len(all) <= MostHalfUploads {
+		return
+	}
+	type half struct {
+		p    *partial
+		last time.Time
+	}
+	var halves []half
+	for _, p := range all {
+		p.mu.Lock()
+		if last, idle, err := b.idleSince(p); err == nil && idle {
+			halves = append(halves, half{p, last})
+		}
+		p.mu.Unlock()
+	}
+	slices.SortFunc(halves, func(a, b half) int { return a.last.Compare(b.last) })
+	for _, h := range halves[:max(len(halves)-MostHalfUploads, 0)] {
+		h.p.mu.Lock()
+		if h.p.holder == nil && !h.p.gone {
+			_ = b.drop(h.p) // what cannot be removed now expires
+		}
+		h.p.mu.Unlock()
+	}
+}
+
+func (b *Blobs) known(which func(*partial) bool) (list []*partial) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.partials {
+		if which(p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// idleSince says whether no stream is open of an upload, and then when it got its last
+// byte: the zero time if its file is gone. p is locked.
+func (b *Blobs) idleSince(p *partial) (time.Time, bool, error) {
+	if p.holder != nil || p.gone {
+		return time.Time{}, false, nil
+	}
+	facts, ok, err := b.incoming.lstat(p.name)
+	if err != nil || !ok {
+		return time.Time{}, err == nil, err
+	}
+	return facts.ModTime, true, nil
 }
 
 // drop removes an upload; its room is free again once nobody has it open. p is
@@ -311,6 +374,8 @@ type BlobWriter struct {
 	b *Blobs
 	f *os.File // nil once it has ended
 	p *partial
+
+	unreserved bool // each write has to find room
 }
 
 // may says whether the stream may touch its upload, which is locked.
@@ -364,6 +429,11 @@ func (w *BlobWriter) Write(b []byte) (int, error) {
 	}
 	if int64(len(b)) > p.limit-p.size {
 		return 0, fmt.Errorf("upload: %w", ErrTooLarge)
+	}
+	if w.unreserved {
+		if err := roomFor(w.f, int64(len(b))); err != nil {
+			return 0, explain("upload", err)
+		}
 	}
 	n, err := w.f.WriteAt(b, p.size)
 	p.sum.Write(b[:n])
@@ -450,24 +520,41 @@ func (w *BlobWriter) Drop() {
 	w.Abort()
 }
 
-// Abort ends the stream. What came in is kept if the upload can be taken up again;
-// where nothing came in, nothing is kept.
+// Abort ends the stream. What came in is kept if the upload can be taken up again, but
+// no room for the rest; where nothing came in, nothing is kept.
 // After Shelve it does nothing.
 func (w *BlobWriter) Abort() {
-	if p := w.p; p != nil {
-		p.mu.Lock()
-		if p.holder == w {
-			p.holder, p.finishing = nil, false
-			if !p.gone && (!p.kept || p.size == 0) {
-				_ = w.b.drop(p) // the next start removes what cannot be removed now
-			}
-		}
-		p.mu.Unlock()
-	}
+	halted := w.p != nil && w.letGo()
 	if w.f != nil {
 		_ = w.f.Close()
 		w.f = nil
 	}
+	if halted {
+		w.b.trim(w.p.owner)
+	}
+}
+
+// letGo makes the stream that had the upload the one that has it no more. It says
+// whether half an upload stays.
+func (w *BlobWriter) letGo() bool {
+	p := w.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.holder != w {
+		return false
+	}
+	p.holder, p.finishing = nil, false
+	switch {
+	case p.gone:
+	case !p.kept || p.size == 0:
+		_ = w.b.drop(p) // the next start removes what cannot be removed now
+	default:
+		if w.f != nil {
+			w.b.unreserve(p.name, w.f)
+		}
+		return true
+	}
+	return false
 }
 
 var _ io.Writer = (*BlobWriter)(nil)

@@ -3,6 +3,7 @@ package files_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -327,6 +328,67 @@ func TestUploadsExpire(t *testing.T) {
 	if left := incoming(t, dir); len(left) != 2 {
 		t.Errorf("left: %q", left)
 	}
+}
+
+// Of one owner so many half uploads are kept; the oldest goes first, one that is coming
+// in never, and nobody else's.
+func TestHalfUploadsOfAnOwner(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	b := openBlobs(t, dir)
+	id := func(owner string, n int) files.UploadID {
+		return files.UploadID{Owner: owner, SHA256: sha(fmt.Sprint(n)), Size: 10}
+	}
+	half := func(id files.UploadID) *files.BlobWriter {
+		w := resume(t, b, id, 0)
+		_, err := w.Write([]byte("half"))
+		must(t, err)
+		return w
+	}
+	half(id("b", 0)).Abort()
+	open := half(id("a", 0))
+	for n := 1; n <= files.MostHalfUploads; n++ {
+		half(id("a", n)).Abort()
+	}
+	for n := range files.MostHalfUploads + 1 {
+		wantOffset(t, b, id("a", n), 4)
+	}
+	// Times of their own, in the order in which they came.
+	for _, name := range incoming(t, dir) {
+		must(t, os.Chtimes(filepath.Join(dir, "incoming", name), timeOne(), timeOne()))
+	}
+	oldest := id("a", 7)
+	w := resume(t, b, oldest, 4)
+	w.Abort()
+	path := filepath.Join(dir, "incoming", uploadName(t, dir, oldest))
+	must(t, os.Chtimes(path, timeOne().Add(-time.Hour), timeOne().Add(-time.Hour)))
+	half(id("a", 100)).Abort()
+	wantOffset(t, b, oldest, 0)
+	wantOffset(t, b, id("a", 100), 4)
+	wantOffset(t, b, id("a", 0), 4)
+	wantOffset(t, b, id("b", 0), 4)
+	if left := len(incoming(t, dir)); left != 2*(files.MostHalfUploads+2) {
+		t.Errorf("%d files are left", left)
+	}
+	_, err := open.Write([]byte("more"))
+	must(t, err)
+	open.Abort()
+	wantOffset(t, b, id("a", 0), 8)
+	if left := len(incoming(t, dir)); left != 2*(files.MostHalfUploads+1) {
+		t.Errorf("%d files are left", left)
+	}
+}
+
+// uploadName is what an upload is called in incoming, as its record says.
+func uploadName(t *testing.T, dir string, id files.UploadID) string {
+	t.Helper()
+	for _, name := range incoming(t, dir) {
+		if data, ok := strings.CutSuffix(name, ".json"); ok && strings.Contains(read(t, filepath.Join(dir, "incoming", name)), id.SHA256) {
+			return data
+		}
+	}
+	t.Fatalf("no record of %+v", id)
+	return ""
 }
 
 // Room is taken at the start and given back with the upload.

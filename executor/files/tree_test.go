@@ -243,6 +243,12 @@ func TestKeepFolder(t *testing.T) {
 			must(t, os.Chmod(filepath.Join(from, "bin/run"), 0o500))
 			must(t, os.Rename(filepath.Join(from, "bin/run"), filepath.Join(hidden, "bin/run")))
 		},
+		"half a copy was there at a crash": func(t *testing.T, from string) {
+			hidden := filepath.Join(filepath.Dir(from), "../../artifacts/.macexec-keep.tree")
+			must(t, os.MkdirAll(filepath.Join(hidden, "bin"), 0o700))
+			write(t, filepath.Join(hidden, "bin/.macexec-keep.tmp"), "#!/bin")
+			write(t, filepath.Join(hidden, ".macexec-keep.tmp"), "hel")
+		},
 		"all was moved before a crash": func(t *testing.T, from string) {
 			hidden := filepath.Join(filepath.Dir(from), "../../artifacts/.macexec-keep.tree")
 			must(t, os.MkdirAll(filepath.Join(hidden, "bin"), 0o700))
