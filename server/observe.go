@@ -38,8 +38,13 @@ func (s *Server) begin(ctx context.Context, method string, req any) (context.Con
 	return ctx, func(err error) { end(status.Code(err).String()) }
 }
 
+// maxTraceState is how long a tracestate of the metadata may be to be passed on: W3C
+// Trace Context asks for no more.
+const maxTraceState = 512
+
 // carriedTrace returns the trace context of a request's metadata, if there is a valid
-// one.
+// one. Whoever put it there need not be the caller, who could do nothing about a
+// refusal: a tracestate that is too long is left out.
 func carriedTrace(ctx context.Context) (parent, state string) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	values := md.Get("traceparent")
@@ -49,7 +54,10 @@ func carriedTrace(ctx context.Context) (parent, state string) {
 	if _, ok := jobs.ParseTraceParent(values[0]); !ok {
 		return "", ""
 	}
-	return values[0], strings.Join(md.Get("tracestate"), ",")
+	if state = strings.Join(md.Get("tracestate"), ","); len(state) > maxTraceState {
+		state = ""
+	}
+	return values[0], state
 }
 
 // withCarriedTrace lets a call that names no trace belong to the one of its request.

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -18,7 +19,8 @@ import (
 type seenKey struct{}
 
 // Each request is told once with its trace, and with the code that it was answered;
-// and a call that names no trace belongs to that of its request.
+// and a call that names no trace belongs to that of its request, without a state that is
+// too long to be passed on.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	const own, carried = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-1111651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -62,6 +64,9 @@ func TestObserve(t *testing.T) {
 	submit("")
 	submit(own)
 	submit("", "traceparent", carried, "tracestate", "a=b", "tracestate", "c=d")
+	longest := "a=" + strings.Repeat("b", 510)
+	submit("", "traceparent", carried, "tracestate", longest)
+	submit("", "traceparent", carried, "tracestate", longest, "tracestate", "c=d")
 	submit(own, "traceparent", carried)
 	submit("", "traceparent", "malformed")
 	submit("", "traceparent", carried, "traceparent", own)
@@ -80,6 +85,8 @@ func TestObserve(t *testing.T) {
 		"call  ", method + "SubmitJob   OK",
 		"call " + own + " ", method + "SubmitJob " + own + "  OK",
 		"call " + carried + " a=b,c=d", method + "SubmitJob " + carried + " a=b,c=d OK",
+		"call " + carried + " " + longest, method + "SubmitJob " + carried + " " + longest + " OK",
+		"call " + carried + " ", method + "SubmitJob " + carried + "  OK",
 		"call " + own + " ", method + "SubmitJob " + carried + "  OK",
 		"call  ", method + "SubmitJob   OK",
 		"call  ", method + "SubmitJob   OK",

@@ -14,12 +14,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Endpoint serves metrics over HTTP.
+// Endpoint serves metrics over HTTP, as soon as it has its address.
 type Endpoint struct {
-	URL string // where they are
-
+	bind   func() (net.Listener, error)
+	log    *slog.Logger
 	server *http.Server
-	served chan struct{}
+	after  func(time.Duration) <-chan time.Time
+
+	serving chan struct{} // closed once url is there
+	url     string
+	closing chan struct{}
+	ended   chan struct{}
 }
 
 // CheckListen says what is wrong with an address to serve metrics at.
@@ -40,12 +45,16 @@ func CheckListen(address string) error {
 // Listen serves the metrics at a host:port of this host, at /metrics, until Close.
 // Port 0 is any free one. Whoever can connect may read them, so no other address than
 // a loopback one is taken.
+//
+// Metrics are not worth a host that takes no calls: if the address cannot be had now,
+// because another program has it, that is said in the log, and it is tried again and
+// again.
 func (m *Metrics) Listen(address string, log *slog.Logger) (*Endpoint, error) {
+	return m.listen(address, log, time.After)
+}
+
+func (m *Metrics) listen(address string, log *slog.Logger, after func(time.Duration) <-chan time.Time) (*Endpoint, error) {
 	if err := CheckListen(address); err != nil {
-		return nil, err
-	}
-	lis, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
-	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
@@ -53,25 +62,63 @@ func (m *Metrics) Listen(address string, log *slog.Logger) (*Endpoint, error) {
 		MaxRequestsInFlight: 4, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	})))
 	e := &Endpoint{
-		URL: "http://" + lis.Addr().String() + "/metrics", served: make(chan struct{}),
+		bind: func() (net.Listener, error) {
+			return new(net.ListenConfig).Listen(context.Background(), "tcp", address)
+		},
+		log: log, after: after,
+		serving: make(chan struct{}), closing: make(chan struct{}), ended: make(chan struct{}),
 		server: &http.Server{
 			Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
 	}
-	go func() {
-		defer close(e.served)
-		if err := e.server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("the metrics are served no more", "error", err)
-		}
-	}()
+	go e.serve()
 	return e, nil
 }
 
-// Close ends serving, in the middle of an answer if need be.
+// The address is tried for again after shortestWait, and then ever more rarely.
+const (
+	shortestWait = time.Second
+	longestWait  = time.Minute
+)
+
+func (e *Endpoint) serve() {
+	defer close(e.ended)
+	lis, err := e.bind()
+	for wait := shortestWait; err != nil; wait = min(2*wait, longestWait) {
+		if wait == shortestWait {
+			e.log.Warn("the metrics cannot be served yet; it is tried again until they can", "error", err)
+		}
+		select {
+		case <-e.after(wait):
+		case <-e.closing:
+			return
+		}
+		lis, err = e.bind()
+	}
+	e.url = "http://" + lis.Addr().String() + "/metrics"
+	close(e.serving)
+	e.log.Info("metrics are served", "url", e.url)
+	if err := e.server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
+		e.log.Error("the metrics are served no more", "error", err)
+	}
+}
+
+// URL waits until the metrics are served and says where; empty if ctx ends first.
+func (e *Endpoint) URL(ctx context.Context) string {
+	select {
+	case <-e.serving:
+		return e.url
+	case <-ctx.Done():
+		return ""
+	}
+}
+
+// Close ends serving, in the middle of an answer if need be. It is called once.
 func (e *Endpoint) Close() {
+	close(e.closing)
 	_ = e.server.Close()
-	<-e.served
+	<-e.ended
 }
 
 // local refuses a request that names another host: a web page whose name was made to

@@ -108,7 +108,7 @@ func NewMetrics(version string) *Metrics {
 
 	info := gauge("macexec_build_info", "1; the labels say which build runs.", "version", "go_version", "os", "arch")
 	info.WithLabelValues(version, runtime.Version(), runtime.GOOS, runtime.GOARCH).Set(1)
-	m.registry.MustRegister(openCollector{m.open}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(newOpenCollector(m.open), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 

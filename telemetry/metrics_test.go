@@ -1,11 +1,14 @@
 package telemetry
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -72,9 +75,9 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	status, text := get(t, e.URL, "")
+	status, text := get(t, e.URL(t.Context()), "")
 	if status != http.StatusOK {
-		t.Fatalf("GET %s: %d %s", e.URL, status, text)
+		t.Fatalf("GET %s: %d %s", e.URL(t.Context()), status, text)
 	}
 	for _, line := range []string{
 		`macexec_submissions_total{answer="accepted",code=""} 1`,
@@ -166,9 +169,71 @@ func TestMetricsAreForThisHost(t *testing.T) {
 		"": http.StatusOK, "localhost": http.StatusOK, "127.0.0.1:1": http.StatusOK, "[::1]:80": http.StatusOK, "::1": http.StatusOK,
 		"evil.example": http.StatusForbidden, "127.0.0.1.evil.example:80": http.StatusForbidden,
 	} {
-		if got, text := get(t, e.URL, host); got != want {
+		if got, text := get(t, e.URL(t.Context()), host); got != want {
 			t.Errorf("Host %q: %d %s, want %d", host, got, text, want)
 		}
+	}
+}
+
+// An address that another program has keeps nothing from starting: it is tried for
+// until it is free, ever more rarely, and said once.
+func TestMetricsWaitForTheirAddress(t *testing.T) {
+	t.Parallel()
+	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	waits, again := make(chan time.Duration), make(chan time.Time)
+	after := func(d time.Duration) <-chan time.Time {
+		waits <- d
+		return again
+	}
+	var said bytes.Buffer
+	e, err := NewMetrics("v1").listen(other.Addr().String(), slog.New(slog.NewTextHandler(&said, nil)), after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if got, want := <-waits, min(time.Second<<i, time.Minute); got != want {
+			t.Errorf("wait %d is %s, want %s", i, got, want)
+		}
+		if i == 9 {
+			_ = other.Close()
+		}
+		again <- time.Time{}
+	}
+	if status, text := get(t, e.URL(t.Context()), ""); status != http.StatusOK || !strings.Contains(text, "macexec_build_info") {
+		t.Errorf("%d %s", status, text)
+	}
+	e.Close()
+	if n := strings.Count(said.String(), "cannot be served yet"); n != 1 || !strings.Contains(said.String(), "metrics are served") {
+		t.Errorf("the log says:\n%s", said.String())
+	}
+}
+
+// The end of a daemon does not wait for an address.
+func TestMetricsEndWithoutTheirAddress(t *testing.T) {
+	t.Parallel()
+	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	waiting := make(chan time.Duration, 1)
+	e, err := NewMetrics("v1").listen(other.Addr().String(), slog.New(slog.DiscardHandler), func(d time.Duration) <-chan time.Time {
+		waiting <- d
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-waiting
+	e.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if url := e.URL(ctx); url != "" {
+		t.Errorf("served at %s", url)
 	}
 }
 

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -44,11 +45,18 @@ type Traces struct {
 	sampler  sdktrace.Sampler // of traces that begin here
 }
 
-// CheckEndpoint says what is wrong with an address to send traces to.
+// CheckEndpoint says what is wrong with an address to send traces to. It repeats
+// nothing that could be a password.
 func CheckEndpoint(endpoint string) error {
 	where, err := url.Parse(endpoint)
-	if err != nil || where.Host == "" || where.Scheme != "http" && where.Scheme != "https" {
-		return fmt.Errorf("%q is no http or https address of a collector, such as http://127.0.0.1:4317", endpoint)
+	const such = "such as http://127.0.0.1:4317"
+	switch {
+	case err != nil || where.Hostname() == "" || where.Scheme != "http" && where.Scheme != "https":
+		return errors.New("this is no http or https address of a collector, " + such)
+	case where.User != nil:
+		return errors.New("an address of a collector with a user or password is not taken, for no collector would be told them; leave them out, " + such)
+	case where.Port() == "" || where.Port() == "0":
+		return fmt.Errorf("%q has no port, and collectors have different ones; add it, %s", endpoint, such)
 	}
 	return nil
 }

@@ -250,10 +250,21 @@ func TestTraceOfRequests(t *testing.T) {
 
 func TestTracesGoToACollector(t *testing.T) {
 	t.Parallel()
-	for _, endpoint := range []string{"", "127.0.0.1:4317", "ftp://127.0.0.1", "http://", "http://%zz"} {
-		if c, err := NewTraces(t.Context(), TracesOptions{Endpoint: endpoint}); err == nil {
+	for _, endpoint := range []string{
+		"", "127.0.0.1:4317", "ftp://127.0.0.1:4317", "http://", "http://:4317", "http://%zz", "http://secret%zz@h:1",
+		"http://127.0.0.1", "https://collector/", "https://collector:0", "https://[::1]", "http://secret@127.0.0.1:4317", "http://me:secret@127.0.0.1:4317",
+	} {
+		c, err := NewTraces(t.Context(), TracesOptions{Endpoint: endpoint})
+		if err == nil {
 			c.Close(t.Context())
 			t.Errorf("%q was taken", endpoint)
+		} else if strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: the error repeats it: %v", endpoint, err)
+		}
+	}
+	for _, endpoint := range []string{"http://127.0.0.1:4317", "https://collector.example:443", "http://[::1]:4317/"} {
+		if err := CheckEndpoint(endpoint); err != nil {
+			t.Errorf("%q: %v", endpoint, err)
 		}
 	}
 }

@@ -59,11 +59,8 @@ func (o *observers) listen(conf config, eng *engine.Engine, records *store.Store
 		return nil
 	}
 	o.metrics.Watch(telemetry.Sources{Engine: eng.Gauges, Store: records.Size})
-	if o.endpoint, err = o.metrics.Listen(conf.Metrics.Listen, o.logs.Logger); err != nil {
-		return err
-	}
-	o.logs.Logger.Info("metrics are served", "url", o.endpoint.URL)
-	return nil
+	o.endpoint, err = o.metrics.Listen(conf.Metrics.Listen, o.logs.Logger)
+	return err
 }
 
 // farewell is how long spans that wait may hold up the daemon's end.
