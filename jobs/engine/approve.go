@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -52,48 +51,6 @@ func (e *Engine) decide(ctx context.Context, c Caller, id, message string, chang
 		}
 		return jobs.Note{Principal: c.Principal, Message: message, Data: j.Approval}, nil
 	})
-}
-
-// expire cancels a job that nobody decided in time. The clock is asked again, in
-// case it was stepped since the timer was set.
-func (e *Engine) expire(id string) {
-	e.endWaiting(id, "nobody decided in time", func(j *jobs.Job) error {
-		if j.State == jobs.StateAwaitingApproval && e.now().Before(j.Approval.ExpiresAt) {
-			return errNotYet
-		}
-		return j.Expire(e.now())
-	})
-}
-
-// tooLate cancels a job that has not started by its start_by (promise G15).
-func (e *Engine) tooLate(id string) {
-	e.endWaiting(id, "start_by has passed", func(j *jobs.Job) error {
-		if !e.now().After(j.Call.Options.StartBy) {
-			return errNotYet
-		}
-		if j.State == jobs.StateRunning {
-			return jobs.Errorf(jobs.CodeStateConflict, "it has begun")
-		}
-		return j.TooLate(e.now())
-	})
-}
-
-var errNotYet = errors.New("the time has not come")
-
-// endWaiting ends a job that waits. If that cannot be stored now it is tried again;
-// the job does not start meanwhile, since Begin looks at the time itself.
-func (e *Engine) endWaiting(id, message string, end func(*jobs.Job) error) {
-	job, err := e.change(id, message, end)
-	switch {
-	case err == nil:
-		e.forget(id)
-		e.tidyJob(job)
-	case jobs.CodeOf(err) == jobs.CodeStateConflict, jobs.CodeOf(err) == jobs.CodeJobNotFound:
-	case errors.Is(err, errNotYet):
-		e.admitAgain(id)
-	default:
-		e.at(e.now().Add(e.pause), id, func() { e.endWaiting(id, message, end) })
-	}
 }
 
 // tidyJob removes the work folders of a job that ended while nobody attended to it.

@@ -12,29 +12,39 @@ func (e *Engine) dispatch() {
 		if !ok {
 			return
 		}
-		e.attend(id, func() {
-			if len(n.paths) == 0 || e.sched.relock(id, e.claims(e.stopped, n)) {
-				e.runAttempt(id)
+		e.attend(id, func() (next func()) {
+			if len(n.paths) > 0 && !e.sched.relock(id, e.claims(e.stopped, n)) {
+				return nil
 			}
+			return e.runAttempt(id)
 		})
 	}
 }
 
-// attend runs f, which sees a job through an attempt, and gives its slot back. A
-// panic is a fault of macexec's own: it stops nothing else (promise G13), and the
-// job's records are looked at again.
-func (e *Engine) attend(id string, f func()) {
+// attend runs f, which sees a job through an attempt, gives its slot back, and does what
+// f says comes next. Only who has the slot attends to a job, so nothing that takes the
+// job up again may begin before.
+func (e *Engine) attend(id string, f func() (next func())) {
 	e.goRun(func() {
 		defer e.dispatch()
-		defer e.sched.release(id)
-		defer e.endLive(id)
-		defer func() {
-			if fault := recover(); fault != nil {
-				e.tryAgain(id, fmt.Errorf("panic: %v\n%s", fault, debug.Stack()))
-			}
-		}()
-		f()
+		next := e.contained(id, f)
+		e.sched.release(id)
+		if next != nil {
+			next()
+		}
 	})
+}
+
+// contained runs f. A panic is a fault of macexec's own: it stops nothing else (promise
+// G13), and the job's records are looked at again.
+func (e *Engine) contained(id string, f func() (next func())) (next func()) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			err := fmt.Errorf("panic: %v\n%s", fault, debug.Stack())
+			next = func() { e.tryAgain(id, err) }
+		}
+	}()
+	return f()
 }
 
 // goRun runs f unless the engine is stopping. A panic is logged and stops nothing

@@ -92,7 +92,7 @@ type Engine struct {
 
 	settling    *settlingStore // is store
 	mode        hostMode
-	pause       time.Duration // before what failed for this host's own reasons is tried again
+	retryDelay  time.Duration // before what failed for this host's own reasons is tried again
 	vault       *vault
 	verified    verified
 	turns       keyTurns // of submissions
@@ -111,8 +111,8 @@ type Engine struct {
 	shelves sync.RWMutex
 
 	mu        sync.Mutex
-	live      map[string]*live // jobs with a running attempt, by id
-	timers    map[string]*time.Timer
+	live      map[string]*live         // jobs with a running attempt, by id
+	wakeups   map[string]*wakeup       // by job id; see wakeAt
 	earlier   map[string]*schemas.Tool // manifests of before an upgrade, by digest
 	entropy   *ulid.MonotonicEntropy
 	lastMilli uint64
@@ -165,14 +165,14 @@ func New(o Options) (*Engine, error) {
 		registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
 		boot: o.BootSession, facts: o.Facts, now: o.Now, log: o.Logger, observer: o.Observer,
 
-		pause:       tryAgainAfter,
+		retryDelay:  defaultRetryDelay,
 		vault:       v,
 		sched:       newScheduler(slotSizes(runtime.NumCPU(), o.Facts.MemoryBytes, o.Limits.Slots), runtime.NumCPU(), o.Now),
 		confinement: keeper.ConfinementOn(keeper.Confine{}),
 		stopped:     stopped,
 		leave:       leave,
 		live:        map[string]*live{},
-		timers:      map[string]*time.Timer{},
+		wakeups:     map[string]*wakeup{},
 		earlier:     map[string]*schemas.Tool{},
 		entropy:     ulid.Monotonic(rand.Reader, 0),
 	}
@@ -212,8 +212,8 @@ func (e *Engine) Stop() {
 	e.sched.close()
 	e.leave()
 	e.mu.Lock()
-	for _, t := range e.timers {
-		t.Stop()
+	for _, w := range e.wakeups {
+		w.timer.Stop()
 	}
 	e.mu.Unlock()
 	e.running.Wait()
@@ -242,37 +242,4 @@ func (e *Engine) newJobID(now time.Time) (string, error) {
 		return "", jobs.Errorf(jobs.CodeInternal, "make a job id: %w", err)
 	}
 	return strings.ToLower(id.String()) + "-" + e.store.HostID(), nil
-}
-
-// at calls f for a job at a time, unless the engine stops or the job is forgotten
-// before. A job has one timer; a new one takes the place of the old.
-func (e *Engine) at(when time.Time, jobID string, f func()) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.stopped.Err() != nil {
-		return
-	}
-	if old := e.timers[jobID]; old != nil {
-		old.Stop()
-	}
-	e.timers[jobID] = time.AfterFunc(when.Sub(e.now()), func() {
-		e.mu.Lock()
-		if e.stopped.Err() != nil {
-			e.mu.Unlock()
-			return
-		}
-		e.running.Add(1)
-		e.mu.Unlock()
-		defer e.running.Done()
-		e.guarded(f)
-	})
-}
-
-func (e *Engine) forget(jobID string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if t := e.timers[jobID]; t != nil {
-		t.Stop()
-		delete(e.timers, jobID)
-	}
 }

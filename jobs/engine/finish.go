@@ -56,7 +56,7 @@ func (a *attempt) passStopOn(running *executor.Running, ended <-chan struct{}) {
 			return
 		}
 		a.e.log.Warn("the keeper could not be told to stop; trying again", "error", err)
-		asked, again = nil, time.After(a.e.pause)
+		asked, again = nil, time.After(a.e.retryDelay)
 	}
 }
 
@@ -407,38 +407,38 @@ const (
 	maxTailLines = 20
 )
 
-// conclude stores what an attempt led to and lets go of what is not needed any more.
+// conclude stores what an attempt led to and lets go of what is not needed any more. It
+// returns what is to be done when the slot is given back.
 // A leaving engine concludes nothing: what went wrong may only be its own leaving,
 // and the next engine comes to the same conclusion from the records.
-func (a *attempt) conclude(err error) {
+func (a *attempt) conclude(err error) (next func()) {
 	e := a.e
 	if errors.Is(err, errLeft) || e.stopped.Err() != nil {
-		return
+		return nil
 	}
 	o, ok := errors.AsType[*over](err)
 	if !ok {
-		e.tryAgain(a.job.ID, err)
-		return
+		return func() { e.tryAgain(a.job.ID, err) }
 	}
 	job, err := e.change(a.job.ID, o.why, o.change)
 	if err != nil {
-		e.tryAgain(a.job.ID, err)
-		return
+		return func() { e.tryAgain(a.job.ID, err) }
 	}
 	a.tidy(job)
 	switch job.State {
 	case jobs.StateQueued:
-		e.admitAfter(job, a.pause(job))
+		return e.waitAgain(job, a.delay(job))
 	case jobs.StateUnknown:
 		if a.tool != nil {
 			a.probe(e.stopped, o.alive)
 		}
 	default:
 	}
+	return nil
 }
 
-// pause is how long a job waits whose last attempts could not even be started.
-func (a *attempt) pause(job *jobs.Job) time.Duration {
+// delay is how long a job waits whose last attempts could not even be started.
+func (a *attempt) delay(job *jobs.Job) time.Duration {
 	unstarted := 0
 	for _, at := range slices.Backward(job.Attempts) {
 		if at.Started != nil {

@@ -114,7 +114,7 @@ func (h *host) start() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.pause = 10 * time.Millisecond
+	h.retryDelay = 10 * time.Millisecond
 	if err := h.Start(h.t.Context()); err != nil {
 		h.t.Fatal(err)
 	}
@@ -208,7 +208,8 @@ type flakyStore struct {
 	brokenMode error          // what the kept mode is answered with; nil: it is good
 	read       map[string]int // how often each job was read
 	readAny    *sync.Cond
-	idle       func() // called when a reader of the journal has read it all
+	idle       func()               // called when a reader of the journal has read it all
+	failRead   func(read int) error // asked for each read of a job, counted from 1 by job; nil: none fails
 }
 
 func (s *flakyStore) Wait(ctx context.Context, after uint64) error {
@@ -224,8 +225,14 @@ func (s *flakyStore) Wait(ctx context.Context, after uint64) error {
 func (s *flakyStore) Get(ctx context.Context, id string) (*jobs.Job, error) {
 	s.mu.Lock()
 	s.read[id]++
+	n, fail := s.read[id], s.failRead
 	s.readAny.Broadcast()
 	s.mu.Unlock()
+	if fail != nil {
+		if err := fail(n); err != nil {
+			return nil, err
+		}
+	}
 	return s.Store.Get(ctx, id)
 }
 

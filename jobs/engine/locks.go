@@ -7,16 +7,17 @@ import (
 	"github.com/macexec/macexec/jobs"
 )
 
-// lockMode is how a job uses what a lock stands for. A path argument is read or
-// written; the folders that it lies in are used inside, so that a job which reads or
-// writes a whole folder clashes with those that are at work in it.
+// lockMode is how a job uses what a lock stands for: the textbook's IS, IX, S and X.
+// Who reads a path has it shared, who writes it exclusive; the folders that it lies in
+// are locked with the intent to do so inside, so that a job which reads or writes a
+// whole folder clashes with those that are at work in it.
 type lockMode int
 
 const (
-	readInside lockMode = iota
-	writeInside
-	readWhole
-	writeWhole
+	intentShared lockMode = iota
+	intentExclusive
+	shared
+	exclusive
 	lockModes = iota
 )
 
@@ -25,13 +26,15 @@ func (m lockMode) clashes(o lockMode) bool {
 	if m > o {
 		m, o = o, m
 	}
-	return o == writeWhole || m == writeInside && o == readWhole
+	return o == exclusive || m == intentExclusive && o == shared
 }
 
-// with is the mode of a job that uses one thing in two ways.
+// with is the mode of a job that uses one thing in two ways. What the textbook calls
+// SIX, shared with the intent to write inside, is taken as exclusive, which excludes
+// little more.
 func (m lockMode) with(o lockMode) lockMode {
 	if m.clashes(o) {
-		return writeWhole
+		return exclusive
 	}
 	return max(m, o)
 }
@@ -229,7 +232,7 @@ func (k *lock) free(ended lockMode, freed []*turn) []*turn {
 				t.passedFor = nil
 				freed = append(freed, t)
 			}
-			if mode == writeWhole {
+			if mode == exclusive {
 				break // it keeps out those behind it
 			}
 		}

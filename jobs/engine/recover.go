@@ -11,7 +11,7 @@ import (
 // recoverAll looks at every job that an earlier engine left open, once, before
 // anything new is taken. A damaged record stops nothing else (promise G13).
 //
-//	awaiting approval, queued   wait on, with the locks if they had them
+//	awaiting approval, queued   wait on, with the locks if the call does not wait for them
 //	running, no intent stored   nothing was started: queued again
 //	running, plan stored        the plan is finished, not repeated
 //	running, intent stored      the keeper's records decide, under the lock
@@ -27,71 +27,80 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 	for id, reason := range damaged {
 		e.log.Error("a job's record is damaged and is left as it is", "job_id", id, "error", reason)
 	}
+	var waiting []*jobs.Job
 	for _, job := range open {
 		e.sawID(job.ID)
 		e.observer.Found(job)
-		if job.State != jobs.StateUnknown {
-			ended, err := e.endClosed(ctx, job)
-			if err != nil { // it is asked again before a start
-				e.log.Error("it cannot be told whether a job's run was cancelled", "job_id", job.ID, "error", err)
-			}
-			if ended && job.State != jobs.StateRunning {
-				continue
-			}
-		}
 		switch job.State {
-		case jobs.StateQueued, jobs.StateAwaitingApproval:
-			if job.Call.Options.OnLock == jobs.OnLockRefuse {
-				e.sched.keep(e.turnOfStored(job))
-			} else {
-				e.sched.expect(turn{id: job.ID, principal: job.Principal, class: e.slotOf(job), rank: rankOf(job)})
-			}
-			e.admit(job)
 		case jobs.StateRunning:
-			e.takeUp(job)
+			e.closedMeanwhile(ctx, job)
+			e.sched.expect(e.turnOfStored(job))
+			e.takeUp(job.ID)
 		case jobs.StateUnknown:
 			e.sched.keep(e.turnOfStored(job))
 		default:
+			waiting = append(waiting, job)
+		}
+	}
+	// Only those above may have their locks beside others: they are at work, or may be.
+	for _, job := range waiting {
+		if !e.closedMeanwhile(ctx, job) {
+			e.waitOn(job)
 		}
 	}
 	return nil
 }
 
-// takeUp goes on with a job that was running. It has its slot already, whatever
-// the limits are now.
-func (e *Engine) takeUp(job *jobs.Job) {
-	e.sched.occupy(e.turnOfStored(job))
-	e.attend(job.ID, func() {
-		a, err := e.newAttempt(job.ID)
-		if err != nil {
-			e.tryAgain(job.ID, err)
-			return
-		}
-		a.conclude(a.resume())
-	})
+// closedMeanwhile stops a job whose run was cancelled, and reports that. If it cannot be
+// stopped or told now, it is asked again before a start.
+func (e *Engine) closedMeanwhile(ctx context.Context, job *jobs.Job) bool {
+	ended, err := e.endClosed(ctx, job)
+	if err != nil {
+		e.log.Error("a job of a cancelled run, if it is one, cannot be stopped yet", "job_id", job.ID, "error", err)
+	}
+	return ended && err == nil
 }
 
-// tryAgainAfter is the pause before something that failed for this host's own
+// waitOn lets a job wait as it did before the restart. One that does not wait for locks
+// takes them first; if others have one by now (a link leads elsewhere, say, or it had to
+// give them up for that before), it waits like any other.
+func (e *Engine) waitOn(job *jobs.Job) {
+	refuses := job.Call.Options.OnLock == jobs.OnLockRefuse
+	if job.State != jobs.StateQueued && !refuses {
+		// A person decides first.
+		e.sched.expect(turn{id: job.ID, principal: job.Principal, class: e.slotOf(job), rank: rankOf(job), state: job.State})
+		e.queue(job, turn{})
+		return
+	}
+	t := e.turnOfStored(job)
+	held := false
+	if refuses {
+		_, held = e.sched.hold(t)
+	}
+	if !held {
+		t.refuse = false
+		e.sched.expect(t)
+	}
+	e.queue(job, t)
+}
+
+// takeUp goes on with a job that was running, unless somebody attends to it. It has its
+// slot already, whatever the limits are now.
+func (e *Engine) takeUp(id string) {
+	if e.sched.occupy(id) {
+		e.attend(id, func() (next func()) { return e.seeThrough(id, (*attempt).resume) })
+	}
+}
+
+// defaultRetryDelay is how long it takes until something that failed for this host's own
 // reasons is tried again.
-const tryAgainAfter = 5 * time.Second
+const defaultRetryDelay = 5 * time.Second
 
 // tryAgain looks at a running job's records again after a fault of macexec or its
 // host, which says nothing about the tool.
 func (e *Engine) tryAgain(id string, fault error) {
 	e.log.Error("an attempt could not be concluded; its records are looked at again", "job_id", id, "error", fault)
-	e.at(e.now().Add(e.pause), id, func() {
-		job, err := e.store.Get(context.Background(), id)
-		switch code := jobs.CodeOf(err); {
-		case code == jobs.CodeJobNotFound, code == jobs.CodeRecordDamaged:
-			e.log.Error("a running job's record cannot be used", "job_id", id, "error", err)
-		case err != nil:
-			e.tryAgain(id, err)
-		case job.State == jobs.StateRunning:
-			e.takeUp(job)
-		case job.State == jobs.StateQueued:
-			e.admit(job)
-		}
-	})
+	e.wakeAt(e.now().Add(e.retryDelay), id)
 }
 
 // resume finds the place where the earlier engine stopped.

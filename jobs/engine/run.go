@@ -58,30 +58,40 @@ func (u *unfit) Error() string { return u.why }
 // engine takes the job up from its records.
 var errLeft = errors.New("the engine is stopping")
 
-// runAttempt begins the next attempt of a queued job and sees it through.
-func (e *Engine) runAttempt(id string) {
+// runAttempt begins the next attempt of a queued job and sees it through. It returns
+// what is to be done when the slot is given back.
+func (e *Engine) runAttempt(id string) (next func()) {
 	err := e.begin(id)
 	if errors.Is(err, errPaused) {
-		e.admitAgain(id) // it waits where it waited
-		return
+		e.sched.queueAgain(id) // it waits where it waited
+		return nil
 	}
 	switch jobs.CodeOf(err) {
 	case "":
-	case jobs.CodeStateConflict, jobs.CodeTooLate, jobs.CodeJobNotFound:
+		return e.seeThrough(id, (*attempt).run)
+	case jobs.CodeTooLate:
 		e.sched.rest(id)
-		return // cancelled or too late meanwhile
+		return func() { e.tooLate(id) }
+	case jobs.CodeStateConflict, jobs.CodeJobNotFound:
+		e.sched.rest(id) // it has ended meanwhile
+		return nil
 	default:
 		// The store did not take it (a full disk, say), so the job still waits.
 		e.sched.rest(id)
-		e.at(e.now().Add(e.pause), id, func() { e.admitAgain(id) })
-		return
+		return func() { e.wakeAt(e.now().Add(e.retryDelay), id) }
 	}
-	a, err := e.newAttempt(id)
+}
+
+// seeThrough takes up the newest attempt of a running job, and concludes what steps
+// leads to.
+func (e *Engine) seeThrough(id string, steps func(*attempt) error) (next func()) {
+	l := &live{stop: make(chan struct{})}
+	defer e.endLive(id, l)
+	a, err := e.newAttempt(id, l)
 	if err != nil {
-		e.tryAgain(id, err)
-		return
+		return func() { e.tryAgain(id, err) }
 	}
-	a.conclude(a.run())
+	return a.conclude(steps(a))
 }
 
 // begin stores that the next attempt begins, unless the job is not to start any more.
@@ -107,8 +117,7 @@ func (e *Engine) begin(id string) error {
 
 // newAttempt takes up the newest attempt of a running job. It is made known before
 // the job is read, so that a stop request is either in the record or passed on.
-func (e *Engine) newAttempt(id string) (*attempt, error) {
-	l := &live{stop: make(chan struct{})}
+func (e *Engine) newAttempt(id string, l *live) (*attempt, error) {
 	e.mu.Lock()
 	e.live[id] = l
 	e.mu.Unlock()
@@ -128,10 +137,12 @@ func (e *Engine) newAttempt(id string) (*attempt, error) {
 	return &attempt{e: e, job: job, n: len(job.Attempts), live: l, secrets: secrets, sealed: err != nil, began: e.now()}, nil
 }
 
-func (e *Engine) endLive(id string) {
+func (e *Engine) endLive(id string, l *live) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.live, id)
+	if e.live[id] == l {
+		delete(e.live, id)
+	}
 }
 
 // run takes an attempt from staging to its outcome.

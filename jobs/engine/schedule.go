@@ -43,7 +43,7 @@ type turn struct {
 	rank      rank
 	needs     needs   // what its locks are worked out from
 	claims    []claim // its locks
-	refuse    bool    // it does not wait for locks: it has them from its acceptance on
+	refuse    bool    // it does not wait for locks: it holds them, and gives none back while it waits
 
 	state jobs.State // as the scheduler knows it
 	place place
@@ -94,28 +94,34 @@ func (s *scheduler) expect(t turn) {
 	s.know(t)
 }
 
-// add puts a job that is known into the queue; it may be there already. One that still
-// has a slot from its last attempt is queued when it gives that back.
+// add puts a job that is known and rests into the queue. It may be told of one that is
+// not queued any more: who looked at the job and who changed it can be at work at the
+// same time.
 func (s *scheduler) add(t turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.turns[t.id]
-	if known == nil {
-		return // it has ended meanwhile
+	if known == nil || known.place != atRest || known.state == jobs.StateRunning || known.state == jobs.StateUnknown {
+		return
 	}
-	switch known.place {
-	case inSlot:
-		known.again = true
-	case atRest:
-		s.giveUp(known)
-		known.principal, known.class, known.rank, known.refuse = t.principal, t.class, t.rank, t.refuse
-		if !known.holds {
-			known.needs, known.claims = t.needs, t.claims
-		}
-		s.enqueue(known)
-	case inQueue, aside:
+	s.giveUp(known)
+	// Whether it waits for locks stays as it is: who waits has none to keep.
+	known.principal, known.class, known.rank = t.principal, t.class, t.rank
+	if !known.holds {
+		known.needs, known.claims = t.needs, t.claims
 	}
-	s.settle()
+	s.enqueue(known)
+	s.schedule()
+}
+
+// queueAgain tells that a job which has a slot waits for its next attempt: it is in the
+// queue, at its old place, as soon as the slot is given back.
+func (s *scheduler) queueAgain(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.turns[id]; t != nil && t.place == inSlot {
+		t.state, t.again = jobs.StateQueued, true
+	}
 }
 
 // know returns the scheduler's own record of a job.
@@ -163,40 +169,45 @@ func (s *scheduler) relock(id string, claims []claim) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.turns[id]
-	if t == nil || t.ended || sameClaims(t.claims, claims) {
+	if t == nil || t.ended || t.holds && sameClaims(t.claims, claims) {
 		return true
 	}
 	s.unlock(t)
 	t.claims = claims
 	if _, by := s.locks.blocked(t); by == nil {
 		s.locks.seize(t)
-		s.settle()
+		s.schedule()
 		return true
 	}
 	t.refuse, t.again = false, true
-	s.settle()
+	s.schedule()
 	return false
 }
 
-// occupy takes slot and locks for a job that already runs, whatever others have.
-func (s *scheduler) occupy(t turn) {
+// occupy takes slot and locks for a known job that runs already, whatever others have.
+// It reports whether the caller is to attend to the job: nobody does, and it still runs.
+func (s *scheduler) occupy(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := s.know(t)
-	s.locks.seize(known)
-	s.run(known)
+	t := s.turns[id]
+	if t == nil || t.place == inSlot || t.state != jobs.StateRunning {
+		return false
+	}
+	s.locks.seize(t)
+	s.run(t)
+	return true
 }
 
-// keep takes the locks for a job that an earlier engine left with them, whatever
-// others have: an unknown one, or one that waits with its locks.
+// keep takes the locks for an unknown job that an earlier engine left, whatever others
+// have.
 func (s *scheduler) keep(t turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.locks.seize(s.know(t))
 }
 
-// hold takes the locks of a call that does not wait for them, before it is stored; if
-// somebody has one of them, it says so.
+// hold takes the locks of a call that does not wait for them, before it is stored or
+// after a restart; if somebody has one of them, it says so.
 func (s *scheduler) hold(t turn) (o obstacle, held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,10 +242,10 @@ func (s *scheduler) lost(id string) {
 func (s *scheduler) rest(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.turns[id]; t != nil {
+	if t := s.turns[id]; t != nil && t.state != jobs.StateUnknown {
 		t.state = jobs.StateQueued
 		s.giveUp(t)
-		s.settle()
+		s.schedule()
 	}
 }
 
@@ -261,7 +272,7 @@ func (s *scheduler) release(id string) {
 		s.giveUp(t)
 		s.enqueue(t)
 	}
-	s.settle()
+	s.schedule()
 }
 
 // remove forgets a job that has ended. A slot that it has is its attempt's to give
@@ -283,7 +294,7 @@ func (s *scheduler) remove(id string) {
 		delete(s.turns, id)
 	}
 	s.unlock(t)
-	s.settle()
+	s.schedule()
 }
 
 // pause stops and resumes starts. What runs goes on.
@@ -291,7 +302,7 @@ func (s *scheduler) pause(paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.paused = paused
-	s.settle()
+	s.schedule()
 }
 
 // open lets jobs start.
@@ -299,7 +310,7 @@ func (s *scheduler) open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = false
-	s.settle()
+	s.schedule()
 }
 
 // close ends all starts.
@@ -317,7 +328,7 @@ func (s *scheduler) resize(sizes map[string]int) {
 	for name, c := range s.classes {
 		c.size = s.size(name)
 	}
-	s.settle()
+	s.schedule()
 }
 
 func (s *scheduler) size(class string) int {
@@ -327,8 +338,8 @@ func (s *scheduler) size(class string) int {
 	return s.other
 }
 
-// settle takes out of the queue whatever may start now.
-func (s *scheduler) settle() {
+// schedule takes out of the queue whatever may start now.
+func (s *scheduler) schedule() {
 	if s.closed || s.paused {
 		return
 	}

@@ -15,7 +15,7 @@ func benchQueue(b *testing.B, principals int) *schedule {
 		s.at = s.at.Add(time.Millisecond)
 		j := s.job(fmt.Sprint("p", i%principals), "x", i%21-10)
 		if i%10 == 0 {
-			j.claims = addClaim(nil, claim{key: "path", mode: writeWhole, name: "a"})
+			j.claims = addClaim(nil, claim{key: "path", mode: exclusive, name: "a"})
 		}
 		s.submit(j)
 	}
@@ -67,7 +67,7 @@ func BenchmarkSchedulerOnePath(b *testing.B) {
 		s := newSchedule(map[string]int{"x": 2}, 2)
 		for i := range 10_000 {
 			j := s.job(fmt.Sprint("p", i%5), "x", 0)
-			j.claims = addClaim(nil, claim{key: "path", mode: writeWhole, name: "a"})
+			j.claims = addClaim(nil, claim{key: "path", mode: exclusive, name: "a"})
 			s.submit(j)
 		}
 		for range 10_000 {

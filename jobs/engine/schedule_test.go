@@ -50,6 +50,13 @@ func (s *schedule) submit(t turn) {
 	s.add(t)
 }
 
+// takeUp is a job that ran when the daemon went.
+func (s *schedule) takeUp(t turn) {
+	t.state = jobs.StateRunning
+	s.expect(t)
+	s.occupy(t.id)
+}
+
 // started takes up what has got a slot, in order.
 func (s *schedule) started() []turn {
 	var list []turn
@@ -181,8 +188,8 @@ func TestRecoveredJobsMayExceedTheirClass(t *testing.T) {
 	s := &schedule{scheduler: newScheduler(map[string]int{"x": 1}, 2, c.now), clock: c}
 	first, second, third := s.job("a", "x", 0), s.job("a", "x", 0), s.job("a", "x", 0)
 	s.submit(third)
-	s.occupy(first)
-	s.occupy(second)
+	s.takeUp(first)
+	s.takeUp(second)
 	if got := s.started(); len(got) > 0 {
 		t.Fatalf("before it was opened: %v", ids(got))
 	}
@@ -215,7 +222,7 @@ func TestSchedulerQueuesAgainWhenTheSlotIsBack(t *testing.T) {
 	s.submit(first)
 	s.submit(s.job("a", "x", 0))
 	s.started()
-	s.add(first)
+	s.queueAgain(first.id)
 	if got := s.started(); len(got) > 0 {
 		t.Fatalf("started %v beside itself", ids(got))
 	}
@@ -225,6 +232,71 @@ func TestSchedulerQueuesAgainWhenTheSlotIsBack(t *testing.T) {
 	s.release(first.id)
 	if got := s.started(); len(got) != 1 || got[0].id != first.id {
 		t.Errorf("started %v", ids(got))
+	}
+}
+
+// TestSchedulerGivesOneJobOneSlot: a job that is to be taken up while its attempt still
+// has the slot is not, and gives back what it has.
+func TestSchedulerGivesOneJobOneSlot(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(nil, 1)
+	job := s.job("a", "x", 0)
+	s.submit(job)
+	s.started()
+	if s.occupy(job.id) {
+		t.Error("it has two that attend to it")
+	}
+	s.release(job.id)
+	if !s.occupy(job.id) {
+		t.Error("nobody attends to it, and nobody may")
+	}
+	s.lost(job.id)
+	s.release(job.id)
+	if s.occupy(job.id) {
+		t.Error("an unknown job was taken up")
+	}
+	s.rest(job.id) // each of these was too late
+	s.add(job)
+	if got := s.started(); len(got) > 0 || !s.turns[job.id].holds {
+		t.Errorf("an unknown job was started: %v; it is now %+v", got, s.turns[job.id])
+	}
+	s.remove(job.id)
+	if s.occupy(job.id) {
+		t.Error("a job that has ended was taken up")
+	}
+	if diff := cmp.Diff([]Slot{{Class: "x", Size: 1}}, s.slots()); diff != "" {
+		t.Errorf("slots (-want +got):\n%s", diff)
+	}
+}
+
+// TestRecoveredJobsHaveOneHolder: a job that does not wait for locks, and had to give
+// them up before the restart, waits for who has them.
+func TestRecoveredJobsHaveOneHolder(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	s := &schedule{scheduler: newScheduler(nil, 4, c.now), clock: c}
+	lock := func() []claim { return addClaim(nil, claim{key: "k", mode: exclusive, name: "a.txt"}) }
+	holder, refuses := s.job("a", "x", 0), s.job("a", "x", 0)
+	holder.claims, refuses.claims, refuses.refuse = lock(), lock(), true
+	s.takeUp(holder)
+	if _, held := s.hold(refuses); held {
+		t.Fatal("it has the lock of a running job")
+	}
+	refuses.refuse = false
+	s.expect(refuses)
+	refuses.refuse = true // as the record says it
+	s.add(refuses)
+	s.open()
+	if got := s.started(); len(got) > 0 {
+		t.Fatalf("started beside the holder: %v", ids(got))
+	}
+	if diff := cmp.Diff(&jobs.WaitingFor{Kind: jobs.WaitLock, Detail: "a.txt", JobID: holder.id, JobState: jobs.StateRunning, Position: 1}, s.waiting(refuses.id)); diff != "" {
+		t.Errorf("waiting (-want +got):\n%s", diff)
+	}
+	s.remove(holder.id)
+	s.release(holder.id)
+	if got := s.started(); len(got) != 1 || !s.relock(refuses.id, lock()) {
+		t.Errorf("after the holder: %v", ids(got))
 	}
 }
 

@@ -29,6 +29,7 @@ func TestSchedulerSimulated(t *testing.T) {
 			"call that does not wait for locks": func(t *rapid.T) {
 				j := sim.newJob(t)
 				j.refuse = true
+				sim.accepted[j.id] = j
 				accept := rapid.Bool().Draw(t, "accept")
 				sim.hold(j, accept)
 			},
@@ -58,7 +59,7 @@ func TestSchedulerSimulated(t *testing.T) {
 					sim.many(func() { s.rest(j.id); s.release(j.id) })
 					sim.step(func() { s.submit(j) })
 				} else {
-					sim.many(func() { s.add(j); s.release(j.id) })
+					sim.many(func() { s.queueAgain(j.id); s.release(j.id) })
 				}
 			},
 			"other links": func(t *rapid.T) {
@@ -79,8 +80,9 @@ func TestSchedulerSimulated(t *testing.T) {
 				delete(sim.queued, id)
 				sim.many(func() { s.remove(id) })
 			},
-			"pause":  func(*rapid.T) { sim.step(func() { s.pause(true) }) },
-			"resume": func(*rapid.T) { sim.many(func() { s.pause(false) }) },
+			"restart": func(t *rapid.T) { sim.restart(t, sizes) },
+			"pause":   func(*rapid.T) { sim.step(func() { s.pause(true) }) },
+			"resume":  func(*rapid.T) { sim.many(func() { s.pause(false) }) },
 			"time": func(t *rapid.T) {
 				s.at = s.at.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second)
 			},
@@ -111,7 +113,7 @@ type simulation struct {
 	*schedule
 
 	queued   map[string]bool
-	accepted map[string]turn
+	accepted map[string]turn // as their records have them
 	unknown  []string
 }
 
@@ -153,6 +155,55 @@ func (sim *simulation) hold(j turn, accept bool) {
 	}
 	sim.queued[j.id] = true
 	sim.step(func() { sim.add(j) })
+}
+
+// restart is a new scheduler, which is told what the records say. Since then the locks of
+// those that wait may be others.
+func (sim *simulation) restart(t *rapid.T, sizes map[string]int) {
+	known := func(id string, state jobs.State) turn {
+		j := sim.accepted[id]
+		j.state, j.claims = state, slices.Clone(sim.turns[id].claims)
+		for i := range j.claims {
+			j.claims[i].waits = false
+		}
+		return j
+	}
+	var running, unknown, queued []turn
+	for _, j := range sim.running {
+		running = append(running, known(j.id, jobs.StateRunning))
+	}
+	for _, id := range sim.unknown {
+		unknown = append(unknown, known(id, jobs.StateUnknown))
+	}
+	for _, id := range slices.Sorted(maps.Keys(sim.queued)) {
+		j := known(id, jobs.StateQueued)
+		if rapid.Bool().Draw(t, "other links") {
+			j.claims = drawClaims(t)
+		}
+		queued = append(queued, j)
+	}
+	paused := sim.paused
+	sim.scheduler = newScheduler(sizes, 1, sim.clock.now)
+	sim.pause(paused)
+	for _, j := range running {
+		sim.takeUp(j)
+	}
+	for _, j := range unknown {
+		sim.keep(j)
+	}
+	for _, j := range queued {
+		held := false
+		if j.refuse {
+			_, held = sim.scheduler.hold(j)
+		}
+		if !held {
+			waits := j
+			waits.refuse = false
+			sim.expect(waits)
+		}
+		sim.add(j)
+	}
+	sim.many(sim.open)
 }
 
 // step does what gives one class one slot at most, and holds who got it.
@@ -213,6 +264,9 @@ func (sim *simulation) check() {
 	places := map[string][]int{}
 	for id := range sim.queued {
 		q, w := sim.turns[id], sim.waiting(id)
+		if q.refuse && !q.holds {
+			sim.Fatalf("%s does not wait for its locks, and has none", id)
+		}
 		if w == nil || w.Position < 1 {
 			sim.Fatalf("%s waits for %+v", id, w)
 		}
@@ -292,8 +346,8 @@ func (sim *simulation) checkLocks() {
 func TestLockModes(t *testing.T) {
 	t.Parallel()
 	want := map[[2]lockMode]bool{
-		{readInside, writeWhole}: true, {writeInside, writeWhole}: true, {readWhole, writeWhole}: true,
-		{writeWhole, writeWhole}: true, {writeInside, readWhole}: true,
+		{intentShared, exclusive}: true, {intentExclusive, exclusive}: true, {shared, exclusive}: true,
+		{exclusive, exclusive}: true, {intentExclusive, shared}: true,
 	}
 	for a := range lockMode(lockModes) {
 		for b := range lockMode(lockModes) {

@@ -302,54 +302,6 @@ func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) 
 	return job, err
 }
 
-// admit lets a job that was stored before wait for its turn, or for a person.
-func (e *Engine) admit(job *jobs.Job) {
-	var t turn
-	if job.State == jobs.StateQueued {
-		t = e.turnOfStored(job)
-	}
-	e.queue(job, t)
-}
-
-func (e *Engine) queue(job *jobs.Job, t turn) {
-	switch job.State {
-	case jobs.StateQueued:
-		if by := job.Call.Options.StartBy; !by.IsZero() {
-			e.at(by, job.ID, func() { e.tooLate(job.ID) })
-		}
-		e.sched.add(t)
-		e.dispatch()
-	case jobs.StateAwaitingApproval:
-		when := job.Approval.ExpiresAt
-		if by := job.Call.Options.StartBy; !by.IsZero() && by.Before(when) {
-			e.at(by, job.ID, func() { e.tooLate(job.ID) })
-			return
-		}
-		e.at(when, job.ID, func() { e.expire(job.ID) })
-	default:
-	}
-}
-
-// admitAfter admits a job after a pause, if there is to be one.
-func (e *Engine) admitAfter(job *jobs.Job, pause time.Duration) {
-	if pause <= 0 {
-		e.admit(job)
-		return
-	}
-	e.sched.rest(job.ID)
-	e.at(e.now().Add(pause), job.ID, func() { e.admitAgain(job.ID) })
-}
-
-// admitAgain admits a job as it is stored now.
-func (e *Engine) admitAgain(id string) {
-	job, err := e.store.Get(context.Background(), id)
-	if err != nil {
-		e.log.Error("a waiting job cannot be read", "job_id", id, "error", err)
-		return
-	}
-	e.admit(job)
-}
-
 // Check says what Submit would answer now. It uses no key and runs nothing.
 func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error) {
 	if err := checkRequest(req); err != nil {

@@ -23,7 +23,7 @@ type needs struct {
 
 type pathNeed struct {
 	path string
-	mode lockMode // readWhole or writeWhole
+	mode lockMode // shared or exclusive
 }
 
 // turnOf is what the scheduler has to know of a job; the tool and arguments are those
@@ -61,13 +61,13 @@ func (e *Engine) turnOfStored(job *jobs.Job) turn {
 func pathNeeds(tool *schemas.Tool, args any) []pathNeed {
 	var list []pathNeed
 	for _, arg := range tool.Files(args) {
-		n := pathNeed{path: arg.Value, mode: writeWhole}
+		n := pathNeed{path: arg.Value, mode: exclusive}
 		if arg.Role == schemas.RoleInput {
 			if strings.HasPrefix(arg.Value, blobPrefix) || strings.HasPrefix(arg.Value, jobPrefix) {
 				continue
 			}
 			if !slices.ContainsFunc(tool.Publish, func(p schemas.PublishSpec) bool { return p.Remove == arg.Name }) {
-				n.mode = readWhole
+				n.mode = shared
 			}
 		}
 		list = append(list, n)
@@ -81,7 +81,7 @@ func pathNeeds(tool *schemas.Tool, args any) []pathNeed {
 func (e *Engine) claims(ctx context.Context, n needs) []claim {
 	var list []claim
 	if n.context != "" {
-		list = addClaim(list, claim{key: "context:" + n.principal + "\x00" + n.context, mode: writeWhole, name: n.context})
+		list = addClaim(list, claim{key: "context:" + n.principal + "\x00" + n.context, mode: exclusive, name: n.context})
 	}
 	if len(n.paths) == 0 {
 		return list
@@ -95,9 +95,9 @@ func (e *Engine) claims(ctx context.Context, n needs) []claim {
 	}
 	defer root.Close()
 	for _, p := range n.paths {
-		inside := readInside
-		if p.mode == writeWhole {
-			inside = writeInside
+		inside := intentShared
+		if p.mode == exclusive {
+			inside = intentExclusive
 		}
 		for _, key := range root.FolderLockKeys(p.path) {
 			list = addClaim(list, claim{key: key, mode: inside, name: p.path})
@@ -143,12 +143,19 @@ func (o obstacle) String() string {
 // of its id, which never goes back, whatever becomes of the clock.
 func rankOf(job *jobs.Job) rank {
 	at := job.SubmittedAt.UnixMilli()
-	if len(job.ID) >= ulid.EncodedSize {
-		if id, err := ulid.ParseStrict(strings.ToUpper(job.ID[:ulid.EncodedSize])); err == nil {
-			at = int64(id.Time())
-		}
+	if ms, ok := madeAt(job.ID); ok {
+		at = int64(ms)
 	}
 	return rank{at: at - int64(job.Call.Options.Priority)*priorityStep.Milliseconds(), seq: job.Seq}
+}
+
+// madeAt is the time in a job's id, in milliseconds; ok is false if it has none.
+func madeAt(jobID string) (ms uint64, ok bool) {
+	if len(jobID) < ulid.EncodedSize {
+		return 0, false
+	}
+	id, err := ulid.ParseStrict(strings.ToUpper(jobID[:ulid.EncodedSize]))
+	return id.Time(), err == nil
 }
 
 // The bounds of a call's priority.
@@ -183,7 +190,11 @@ func (s turnStore) Update(ctx context.Context, id string, change func(*jobs.Job)
 // sawID keeps the ids of new jobs above one that is there already, so that they sort
 // and rank by acceptance also when the clock was set back between two engines.
 func (e *Engine) sawID(id string) {
+	ms, ok := madeAt(id)
+	if !ok {
+		return
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.lastMilli = max(e.lastMilli, uint64(rankOf(&jobs.Job{ID: id}).at))
+	e.lastMilli = max(e.lastMilli, ms)
 }

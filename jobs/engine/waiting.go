@@ -1,0 +1,179 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// admit lets a job that was stored before wait for its turn, or for a person.
+func (e *Engine) admit(job *jobs.Job) {
+	var t turn
+	if job.State == jobs.StateQueued {
+		t = e.turnOfStored(job)
+	}
+	e.queue(job, t)
+}
+
+func (e *Engine) queue(job *jobs.Job, t turn) {
+	e.wakeWhenDue(job)
+	if job.State == jobs.StateQueued {
+		e.sched.add(t)
+		e.dispatch()
+	}
+}
+
+// waitAgain lets a job that its attempt has queued again wait for the next one, after a
+// delay if there is to be one. What it returns comes when the slot is given back.
+func (e *Engine) waitAgain(job *jobs.Job, delay time.Duration) (next func()) {
+	if delay <= 0 {
+		e.sched.queueAgain(job.ID)
+		return func() { e.wakeWhenDue(job) }
+	}
+	e.sched.rest(job.ID)
+	return func() {
+		e.wakeWhenDue(job)
+		e.wakeAt(e.now().Add(delay), job.ID)
+	}
+}
+
+// due says when a job that waits is to be ended if it still waits, and by what.
+func (e *Engine) due(job *jobs.Job) (when time.Time, end func(id string), ok bool) {
+	startBy := job.Call.Options.StartBy
+	switch {
+	case job.State == jobs.StateAwaitingApproval && (startBy.IsZero() || job.Approval.ExpiresAt.Before(startBy)):
+		return job.Approval.ExpiresAt, e.expire, true
+	case job.State == jobs.StateAwaitingApproval, job.State == jobs.StateQueued:
+		return startBy, e.tooLate, !startBy.IsZero()
+	default:
+		return time.Time{}, nil, false
+	}
+}
+
+func (e *Engine) wakeWhenDue(job *jobs.Job) {
+	if when, _, ok := e.due(job); ok {
+		e.wakeAt(when, job.ID)
+	}
+}
+
+// wake does what is to be done now about a job that nobody attends to. It goes by the
+// job as it is, whatever it was woken for, and sees to the next time by itself; so it
+// may be called at any time.
+func (e *Engine) wake(id string) {
+	job, err := e.store.Get(context.Background(), id)
+	switch code := jobs.CodeOf(err); {
+	case code == jobs.CodeJobNotFound, code == jobs.CodeRecordDamaged:
+		e.log.Error("the record of a job that is to go on cannot be used", "job_id", id, "error", err)
+		return
+	case err != nil:
+		e.log.Warn("a job that is to go on cannot be read; it is tried again", "job_id", id, "error", err)
+		e.wakeAt(e.now().Add(e.retryDelay), id)
+		return
+	}
+	if when, end, ok := e.due(job); ok && e.now().After(when) {
+		end(id)
+		return
+	}
+	if job.State == jobs.StateRunning {
+		e.takeUp(id)
+		return
+	}
+	e.admit(job)
+}
+
+// expire cancels a job that nobody decided in time.
+func (e *Engine) expire(id string) {
+	e.endWaiting(id, "nobody decided in time", func(j *jobs.Job) error {
+		if j.State == jobs.StateAwaitingApproval && e.now().Before(j.Approval.ExpiresAt) {
+			return errNotYet
+		}
+		return j.Expire(e.now())
+	})
+}
+
+// tooLate cancels a job that has not started by its start_by (promise G15).
+func (e *Engine) tooLate(id string) {
+	e.endWaiting(id, "start_by has passed", func(j *jobs.Job) error {
+		if !e.now().After(j.Call.Options.StartBy) {
+			return errNotYet
+		}
+		if j.State == jobs.StateRunning {
+			return jobs.Errorf(jobs.CodeStateConflict, "it has begun")
+		}
+		return j.TooLate(e.now())
+	})
+}
+
+// errNotYet says that the clock was set back since it was looked at.
+var errNotYet = errors.New("the time has not come")
+
+// endWaiting ends a job that waits. If that cannot be stored now it is tried again;
+// the job does not start meanwhile, since Begin looks at the time itself.
+func (e *Engine) endWaiting(id, message string, end func(*jobs.Job) error) {
+	job, err := e.change(id, message, end)
+	switch {
+	case err == nil:
+		e.forget(id)
+		e.tidyJob(job)
+	case jobs.CodeOf(err) == jobs.CodeJobNotFound:
+	case jobs.CodeOf(err) == jobs.CodeStateConflict:
+		// Somebody decided, began or ended it meanwhile, and sees to what comes.
+	default:
+		e.wakeAt(e.now().Add(e.retryDelay), id)
+	}
+}
+
+// wakeup is when a job is looked at again.
+type wakeup struct {
+	at    time.Time // by a clock that nobody sets
+	timer *time.Timer
+}
+
+// wakeAt has a job looked at again at a time, unless the engine stops or the job is
+// forgotten before. A job has one wakeup, the first of those that were asked for:
+// waking it sees to the others.
+func (e *Engine) wakeAt(when time.Time, id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopped.Err() != nil {
+		return
+	}
+	// Never at once: a clock that stands still must not keep a processor busy.
+	wait := max(when.Sub(e.now()), time.Millisecond)
+	w := &wakeup{at: time.Now().Add(wait)}
+	if old := e.wakeups[id]; old != nil {
+		if !w.at.Before(old.at) {
+			return
+		}
+		old.timer.Stop()
+	}
+	w.timer = time.AfterFunc(wait, func() {
+		if e.isDue(id, w) {
+			e.goRun(func() { e.wake(id) })
+		}
+	})
+	e.wakeups[id] = w
+}
+
+// isDue takes a wakeup whose time has come off the list, if it still stands there.
+func (e *Engine) isDue(id string, w *wakeup) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.wakeups[id] != w {
+		return false
+	}
+	delete(e.wakeups, id)
+	return true
+}
+
+// forget drops the wakeup of a job that has gone on.
+func (e *Engine) forget(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if w := e.wakeups[id]; w != nil {
+		w.timer.Stop()
+		delete(e.wakeups, id)
+	}
+}
