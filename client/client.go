@@ -91,11 +91,13 @@ func (c *Client) Close() error { return c.conn.Close() }
 func NewKey() string { return "mx-" + strings.ToLower(rand.Text()) }
 
 // repeat calls try until it gives no error, or one that another try cannot mend,
-// or nothing has been achieved for c.patience. try says whether it achieved
-// something. wanted says which errors to try again.
+// or there has been nothing but failure for c.patience, which is counted from the
+// first failure since something was achieved. try says whether it achieved something.
+// wanted says which errors to try again.
 func (c *Client) repeat(ctx context.Context, try func() (achieved bool, err error), wanted func(*Error) bool) error {
 	const shortest, longest = 50 * time.Millisecond, time.Second
-	pause, since := shortest, time.Now()
+	var pause time.Duration
+	var failing time.Time
 	for {
 		achieved, err := try()
 		if err == nil {
@@ -105,10 +107,10 @@ func (c *Client) repeat(ctx context.Context, try func() (achieved bool, err erro
 		if !ok || ctx.Err() != nil || !wanted(e) {
 			return err
 		}
-		if achieved {
-			pause, since = shortest, time.Now()
+		if achieved || failing.IsZero() {
+			pause, failing = shortest, time.Now()
 		}
-		if time.Since(since)+pause > c.patience {
+		if time.Since(failing)+pause > c.patience {
 			return err
 		}
 		select {

@@ -36,7 +36,7 @@ func (c *Client) Download(ctx context.Context, reference, path string, options .
 	}
 	defer p.close()
 	if _, err := os.Lstat(path); err == nil && !t.replace {
-		if p.wasPlaced(ctx) {
+		if p.wasPlaced(ctx) || t.keep && holds(ctx, path, info) {
 			return info, p.remove()
 		}
 		return nil, errors.Join(&fs.PathError{Op: opDownload, Path: path, Err: fs.ErrExist}, p.removeEmpty())
@@ -98,13 +98,17 @@ func (c *Client) DownloadRaw(ctx context.Context, reference string, offset int64
 func (c *Client) downloadRaw(ctx context.Context, reference string, offset int64, w io.Writer, t transfer) (*macexecv1.FileInfo, error) {
 	got := receiver{at: offset, w: w, transfer: t}
 	req := &macexecv1.DownloadFileRequest{Reference: reference, Offset: offset}
-	err := follow(ctx, c, func(ctx context.Context) (grpc.ServerStreamingClient[macexecv1.DownloadFileResponse], error) {
-		return c.Files.DownloadFile(ctx, req)
-	}, func(resp *macexecv1.DownloadFileResponse) error {
-		err := got.take(resp)
-		req.Offset = got.at
-		return err
-	}, always)
+	err := follow(ctx, c, stream[macexecv1.DownloadFileResponse, int64]{
+		open: func(ctx context.Context) (grpc.ServerStreamingClient[macexecv1.DownloadFileResponse], error) {
+			return c.Files.DownloadFile(ctx, req)
+		},
+		take: func(resp *macexecv1.DownloadFileResponse) error {
+			err := got.take(resp)
+			req.Offset = got.at
+			return err
+		},
+		at: req.GetOffset,
+	})
 	switch {
 	case err != nil:
 		return nil, err

@@ -16,6 +16,7 @@ type TransferOption func(*transfer)
 type transfer struct {
 	progress func(done, total int64)
 	replace  bool
+	keep     bool
 }
 
 func transferOf(options []TransferOption) transfer {
@@ -35,6 +36,10 @@ func OnProgress(f func(done, total int64)) TransferOption {
 
 // Replace lets a download take the place of a file that is there.
 func Replace() TransferOption { return func(t *transfer) { t.replace = true } }
+
+// KeepSame makes a download content with what is at its path already, if that is the
+// very same.
+func KeepSame() TransferOption { return func(t *transfer) { t.keep = true } }
 
 // Stat describes a file of the host.
 func (c *Client) Stat(ctx context.Context, reference string) (*macexecv1.FileInfo, error) {

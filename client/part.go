@@ -145,7 +145,7 @@ func (p *part) place(replace bool) error {
 		if err := os.Rename(from, p.path); err != nil {
 			return err
 		}
-	} else if err := moveExclusive(from, p.path); err != nil {
+	} else if err := renameExclusive(from, p.path); err != nil {
 		return err
 	}
 	dir, err := os.Open(filepath.Dir(p.path))
@@ -157,21 +157,43 @@ func (p *part) place(replace bool) error {
 	return p.remove()
 }
 
-// moveExclusive gives a file a name that nothing has.
-func moveExclusive(from, to string) error {
-	err := os.Link(from, to)
-	if errors.Is(err, fs.ErrExist) {
+// renameExclusive gives a file or a folder a name that nothing has.
+func renameExclusive(from, to string) error {
+	err := renameNew(from, to)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrExist):
 		return &fs.PathError{Op: opDownload, Path: to, Err: fs.ErrExist}
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.EOPNOTSUPP):
+		return renameReserved(from, to) // a file system without such a rename
+	default:
+		return &os.LinkError{Op: opDownload, Old: from, New: to, Err: err}
 	}
-	if err == nil {
-		return os.Remove(from)
-	}
-	// A file system without links: the name is taken first.
-	taken, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// renameReserved takes the name first, with something empty of the same kind, which
+// it takes away again if the rename fails.
+func renameReserved(from, to string) error {
+	at, err := os.Lstat(from)
 	if err != nil {
 		return err
 	}
-	return errors.Join(taken.Close(), os.Rename(from, to))
+	if at.IsDir() {
+		err = os.Mkdir(to, 0o700)
+	} else {
+		var taken *os.File
+		if taken, err = os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			err = taken.Close()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(from, to); err != nil {
+		return errors.Join(err, os.Remove(to))
+	}
+	return nil
 }
 
 // wasPlaced reports that an earlier run gave the whole file its name, and ended before
@@ -180,21 +202,34 @@ func (p *part) wasPlaced(ctx context.Context) bool {
 	if !p.again {
 		return false
 	}
-	f, err := os.OpenFile(p.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	placed, err := os.Lstat(p.path)
 	if err != nil {
-		return false
-	}
-	defer func() { _ = f.Close() }()
-	placed, err := f.Stat()
-	if err != nil || !placed.Mode().IsRegular() || placed.Size() != p.Transfer {
 		return false
 	}
 	if there, err := p.f.Stat(); err != nil || (there.Size() > 0 && !os.SameFile(placed, there)) {
 		return false
 	}
+	digest, err := fileDigest(ctx, p.path, p.Transfer)
+	return err == nil && digest == p.SHA256
+}
+
+// fileDigest is the digest of a regular file of that size.
+func fileDigest(ctx context.Context, path string, size int64) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	at, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if !at.Mode().IsRegular() || at.Size() != size {
+		return "", errors.New("it is another file")
+	}
 	sum := sha256.New()
-	_, err = copyAt(ctx, sum, f, p.Transfer)
-	return err == nil && hex.EncodeToString(sum.Sum(nil)) == p.SHA256
+	_, err = copyAt(ctx, sum, f, size)
+	return hex.EncodeToString(sum.Sum(nil)), err
 }
 
 // remove removes what stands beside the file.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 )
@@ -22,40 +23,52 @@ func interrupted(e *Error) bool {
 	}
 }
 
-// follow opens a stream and gives its messages to take, and opens it again when it
-// was interrupted, unless resumable says that this would leave something out. open
-// and take share the request, in which take keeps the cursor. It ends without error
-// at the end of the stream or when take returns errEnough, and otherwise with the
-// error of take or of the stream.
-func follow[R any](ctx context.Context, c *Client, open func(context.Context) (grpc.ServerStreamingClient[R], error),
-	take func(*R) error, resumable func() bool,
-) error {
+// stream is one that goes on where it was when it was interrupted. open and take share
+// the request, in which take keeps the cursor.
+type stream[R any, P comparable] struct {
+	open func(context.Context) (grpc.ServerStreamingClient[R], error)
+	take func(*R) error
+	// at is where the stream is. Only what moves it is progress: the first message of
+	// a stream that was opened again says nothing new.
+	at func() P
+	// idle: having nothing to say is in order, as for a watch.
+	idle bool
+	// resumable, if it is not nil, says whether opening it again leaves nothing out.
+	resumable func() bool
+}
+
+// follow opens a stream and gives its messages to take, and opens it again when it was
+// interrupted. It ends without error at the end of the stream or when take returns
+// errEnough, and otherwise with the error of take or of the stream.
+func follow[R any, P comparable](ctx context.Context, c *Client, s stream[R, P]) error {
 	var stopped error
 	err := c.repeat(ctx, func() (bool, error) {
 		// Leaving early must not leave the stream open.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		stream, err := open(ctx)
-		if err != nil {
-			return false, err
-		}
-		for achieved := false; ; achieved = true {
-			message, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				return true, nil
+		before, begun := s.at(), time.Now()
+		messages, err := s.open(ctx)
+		for err == nil {
+			var message *R
+			if message, err = messages.Recv(); err == nil {
+				stopped = s.take(message)
 			}
-			if err != nil {
-				return achieved, err
-			}
-			if stopped = take(message); stopped != nil {
+			if stopped != nil || errors.Is(err, io.EOF) {
 				return true, nil
 			}
 		}
-	}, func(e *Error) bool { return interrupted(e) && (e.NotReached() || resumable()) })
+		return s.at() != before || s.idle && c.stood(begun), err
+	}, func(e *Error) bool {
+		return interrupted(e) && (e.NotReached() || s.resumable == nil || s.resumable())
+	})
 	if stopped != nil && !errors.Is(stopped, errEnough) {
 		return stopped
 	}
 	return err
 }
 
-func always() bool { return true }
+// stood reports that a request which may wait for nothing has waited so long, before it
+// broke, that there is nothing wrong with it: it does not use up the patience.
+func (c *Client) stood(begun time.Time) bool {
+	return time.Since(begun) >= min(c.patience, 5*time.Second)
+}

@@ -3,6 +3,7 @@ package client
 import (
 	"archive/tar"
 	"bytes"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -48,13 +49,17 @@ func pack(t testing.TB, entries []tarEntry) []byte {
 	return out.Bytes()
 }
 
+func section(b []byte) *io.SectionReader {
+	return io.NewSectionReader(bytes.NewReader(b), 0, int64(len(b)))
+}
+
 func TestUnpack(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "folder")
 	if err := os.MkdirAll(filepath.Join(dir, "left/from/before"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	digest, err := unpack(bytes.NewReader(pack(t, example())), dir)
+	digest, err := unpack(t.Context(), section(pack(t, example())), dir)
 	if err != nil || digest != exampleDigest {
 		t.Errorf("digest %s, %v; want %s", digest, err, exampleDigest)
 	}
@@ -99,7 +104,7 @@ func TestUnpackRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			parent := t.TempDir()
-			if digest, err := unpack(bytes.NewReader(pack(t, entries)), filepath.Join(parent, "folder")); err == nil {
+			if digest, err := unpack(t.Context(), section(pack(t, entries)), filepath.Join(parent, "folder")); err == nil {
 				t.Errorf("unpacked, with the digest %s", digest)
 			}
 			if left, err := os.ReadDir(parent); err != nil || len(left) != 1 {
@@ -108,7 +113,7 @@ func TestUnpackRefuses(t *testing.T) {
 		})
 	}
 	whole := pack(t, example())
-	if _, err := unpack(bytes.NewReader(whole[:len(whole)-3*512]), filepath.Join(t.TempDir(), "folder")); err == nil {
+	if _, err := unpack(t.Context(), section(whole[:len(whole)-3*512]), filepath.Join(t.TempDir(), "folder")); err == nil {
 		t.Error("a tar that was cut off was unpacked")
 	}
 }
@@ -121,7 +126,7 @@ func FuzzUnpack(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		parent := t.TempDir()
-		digest, err := unpack(bytes.NewReader(raw), filepath.Join(parent, "folder"))
+		digest, err := unpack(t.Context(), section(raw), filepath.Join(parent, "folder"))
 		if (err == nil) != (len(digest) == 64) {
 			t.Errorf("digest %q, %v", digest, err)
 		}

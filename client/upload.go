@@ -77,23 +77,32 @@ type upload struct {
 	size    int64
 
 	reached bool  // the host has answered once
-	offset  int64 // where the upload stood last
+	offset  int64 // where the upload stood last, by the host's word
+	most    int64 // the most that ever was there
+	trusted bool  // something has come in since bytes were counted before the host had named them
 	anew    bool  // it has begun anew because what had come in was wrong
 	stored  *macexecv1.FileInfo
 }
 
 // try asks where the upload stands and sends the rest. It achieved something if more
-// had come in than before, or if more was sent than fits on the way.
+// had come in than ever before. What it sends itself is nothing yet, since it may have
+// got no further than the way: only once in a row does it count before the host has
+// named it, so that a long try that breaks begins the patience anew.
 func (u *upload) try(ctx context.Context) (achieved bool, err error) {
-	before := u.offset
+	before := u.most
 	if err := u.stat(ctx); err != nil || u.stored != nil {
 		return false, err
 	}
+	u.trusted = u.trusted || u.most > before
 	sent, err := u.send(ctx)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code() == codeUploadInProgress {
 		u.letPass(ctx)
 	}
-	return sent > chunkSize || u.offset > before, err
+	achieved = u.most > before
+	if !achieved && sent > chunkSize && u.trusted {
+		achieved, u.trusted = true, false
+	}
+	return achieved, err
 }
 
 func (u *upload) stat(ctx context.Context) error {
@@ -103,6 +112,7 @@ func (u *upload) stat(ctx context.Context) error {
 	}
 	u.reached = true
 	u.offset, u.stored = resp.GetOffset(), resp.GetFile()
+	u.most = max(u.most, u.offset)
 	u.progress(u.offset, u.size)
 	return nil
 }
@@ -119,7 +129,7 @@ func (u *upload) again(e *Error) bool {
 	case e.Code() == "DIGEST_MISMATCH" && u.offset > 0 && !u.anew:
 		// What had come in before is not what was sent, as after a power cut. The host
 		// has dropped it.
-		u.anew, u.offset = true, 0
+		u.anew, u.offset, u.most = true, 0, 0
 		return true
 	default:
 		return false

@@ -26,9 +26,10 @@ func (c *Client) Wait(ctx context.Context, id string) (*macexecv1.Job, error) {
 	var last *macexecv1.Job
 	err := c.repeat(ctx, func() (bool, error) {
 		for achieved := false; ; achieved = true {
+			begun := time.Now()
 			resp, err := c.Jobs.WaitJob(ctx, req)
 			if err != nil {
-				return achieved, err
+				return achieved || c.stood(begun), err
 			}
 			if last = resp.GetJob(); Settled(last.GetState()) {
 				return true, nil

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"errors"
+	"io"
 	"slices"
 	"strconv"
 
@@ -48,8 +50,11 @@ func (c *Client) Watch(ctx context.Context, req *macexecv1.WatchJobsRequest, yie
 		}
 		return yield(event)
 	}
-	// Without a cursor it would silently leave out what happens meanwhile.
-	return follow(ctx, c, open, take, func() bool { return !req.GetFromNow() })
+	return follow(ctx, c, stream[macexecv1.WatchJobsResponse, uint64]{
+		open: open, take: take, at: req.GetAfter, idle: true,
+		// Without a cursor it would silently leave out what happens meanwhile.
+		resumable: func() bool { return !req.GetFromNow() },
+	})
 }
 
 // beginning is the cursor that the daemon names in the header of a watch of what
@@ -74,7 +79,9 @@ func (c *Client) now(ctx context.Context) (cursor uint64, err error) {
 		}
 		var ok bool
 		if cursor, ok = beginning(stream); !ok {
-			_, err = stream.Recv()
+			if _, err = stream.Recv(); err == nil || errors.Is(err, io.EOF) {
+				err = errors.New("the daemon does not say where a watch from now on begins; it may be older than this client")
+			}
 		}
 		return false, err
 	}, interrupted)
@@ -139,11 +146,19 @@ func (c *Client) ReadLogs(ctx context.Context, req *macexecv1.ReadJobLogsRequest
 	open := func(ctx context.Context) (grpc.ServerStreamingClient[macexecv1.ReadJobLogsResponse], error) {
 		return c.Jobs.ReadJobLogs(ctx, req)
 	}
-	return follow(ctx, c, open, func(resp *macexecv1.ReadJobLogsResponse) error {
-		chunk := resp.GetChunk()
-		req.Attempt, req.Cursor, req.TailBytes = chunk.GetAttempt(), chunk.GetCursor(), 0
-		return yield(chunk)
-	}, always)
+	type place struct {
+		attempt int32
+		cursor  int64
+	}
+	return follow(ctx, c, stream[macexecv1.ReadJobLogsResponse, place]{
+		open: open, idle: req.GetFollow(),
+		at: func() place { return place{req.GetAttempt(), req.GetCursor()} },
+		take: func(resp *macexecv1.ReadJobLogsResponse) error {
+			chunk := resp.GetChunk()
+			req.Attempt, req.Cursor, req.TailBytes = chunk.GetAttempt(), chunk.GetCursor(), 0
+			return yield(chunk)
+		},
+	})
 }
 
 // ReadJournal calls yield with journal entries until they are all sent, ctx ends,
@@ -153,7 +168,7 @@ func (c *Client) ReadJournal(ctx context.Context, req *macexecv1.ReadJournalRequ
 	open := func(ctx context.Context) (grpc.ServerStreamingClient[macexecv1.ReadJournalResponse], error) {
 		return c.Journal.ReadJournal(ctx, req)
 	}
-	return follow(ctx, c, open, func(resp *macexecv1.ReadJournalResponse) error {
+	take := func(resp *macexecv1.ReadJournalResponse) error {
 		req.After = resp.GetEntry().GetSeq()
 		if err := yield(resp.GetEntry()); err != nil || req.GetLimit() == 0 {
 			return err
@@ -162,5 +177,6 @@ func (c *Client) ReadJournal(ctx context.Context, req *macexecv1.ReadJournalRequ
 			return errEnough
 		}
 		return nil
-	}, always)
+	}
+	return follow(ctx, c, stream[macexecv1.ReadJournalResponse, uint64]{open: open, take: take, at: req.GetAfter, idle: req.GetFollow()})
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"net"
 	"os"
 	"path/filepath"
@@ -34,6 +36,7 @@ type answers struct {
 // jobOf is a job in the state that its key says.
 func jobOf(key string) *macexecv1.Job {
 	job := &macexecv1.Job{Id: key, Key: key}
+	key, _, _ = strings.Cut(key, "+")
 	if key == string(jobs.EndDenied) {
 		job.EndReason = macexecv1.EndReason_END_REASON_DENIED
 		key = string(jobs.StateCancelled)
@@ -74,6 +77,53 @@ func (answers) WatchJobs(req *macexecv1.WatchJobsRequest, s grpc.ServerStreaming
 	}
 	<-s.Context().Done()
 	return s.Context().Err()
+}
+
+// The jobs of these keys have an artifact that comes whole, never, or never to its end.
+const (
+	arriving = "completed+arriving"
+	broken   = "completed+broken"
+	endless  = "completed+endless"
+)
+
+// artifacts is what the jobs made.
+type artifacts struct {
+	macexecv1.UnimplementedFileServiceServer
+
+	lose    func()
+	halfway func() // an endless download has begun
+}
+
+const madeText = "made"
+
+func (artifacts) StatFile(_ context.Context, req *macexecv1.StatFileRequest) (*macexecv1.StatFileResponse, error) {
+	sum := sha256.Sum256([]byte(madeText))
+	return &macexecv1.StatFileResponse{File: &macexecv1.FileInfo{
+		Reference: req.GetReference(), Name: "made.txt", Size: int64(len(madeText)), TransferSize: int64(len(madeText)), Sha256: hex.EncodeToString(sum[:]),
+	}}, nil
+}
+
+func (a artifacts) DownloadFile(req *macexecv1.DownloadFileRequest, s grpc.ServerStreamingServer[macexecv1.DownloadFileResponse]) error {
+	about, err := a.StatFile(s.Context(), &macexecv1.StatFileRequest{Reference: req.GetReference()})
+	if err != nil {
+		return err
+	}
+	whole := &macexecv1.DownloadFileResponse{File: about.GetFile(), Offset: req.GetOffset(), Chunk: []byte(madeText)[req.GetOffset():]}
+	switch {
+	case strings.Contains(req.GetReference(), "+broken"):
+		a.lose()
+		return status.Error(codes.Unavailable, "nobody hears this")
+	case strings.Contains(req.GetReference(), endless):
+		whole.Chunk = whole.Chunk[:1]
+		if err := s.Send(whole); err != nil {
+			return err
+		}
+		a.halfway()
+		<-s.Context().Done()
+		return s.Context().Err()
+	default:
+		return s.Send(whole)
+	}
 }
 
 // expired is a cursor whose events are gone.
@@ -182,6 +232,11 @@ func answeringDaemon(t *testing.T) (address string) {
 
 func answeringHost(t *testing.T, host *hosting) (address string) {
 	t.Helper()
+	return answeringFiles(t, host, func() {})
+}
+
+func answeringFiles(t *testing.T, host *hosting, halfway func()) (address string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
 	if err != nil {
 		t.Fatal(err)
@@ -195,6 +250,7 @@ func answeringHost(t *testing.T, host *hosting) (address string) {
 	conns := &breaking{Listener: listener}
 	macexecv1.RegisterJobServiceServer(server, answers{lose: conns.breakAll})
 	macexecv1.RegisterHostServiceServer(server, host)
+	macexecv1.RegisterFileServiceServer(server, artifacts{lose: conns.breakAll, halfway: halfway})
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(conns) }()
 	t.Cleanup(func() {

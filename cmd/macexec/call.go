@@ -170,7 +170,7 @@ func (a *app) accepted(job *macexecv1.Job) error {
 	if job.GetState() == macexecv1.JobState_JOB_STATE_AWAITING_APPROVAL {
 		a.remarkApproval(job)
 	}
-	return a.printJob(job)
+	return a.printAccepted(job)
 }
 
 func (a *app) checkCommand() *cobra.Command {

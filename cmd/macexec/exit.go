@@ -25,7 +25,7 @@ const (
 	exitNotReached  exitCode = 8  // nothing was accepted: the daemon was not reached
 	exitKeyConflict exitCode = 9  // the key belongs to another call
 	exitRefused     exitCode = 10 // any other refusal: quota, lock, paused, not found
-	exitAnswerLost  exitCode = 11 // it was sent and may be accepted: repeat it with the same key
+	exitAnswerLost  exitCode = 11 // it was sent and may be accepted, or its artifacts are not all here: repeat it with the same key
 	exitNotSettled  exitCode = 12 // it is still queued or running
 	exitExpired     exitCode = 13 // it was seen before, and its result is gone
 	exitFault       exitCode = 70 // a fault in macexec itself
@@ -66,7 +66,7 @@ func exitOfJob(job *macexecv1.Job) exitCode {
 // nobody knows before what failed, before what a person or somebody else ended, before
 // what goes on. The help of jobs wait tells this order.
 func worse(x, y exitCode) exitCode {
-	order := []exitCode{exitOK, exitNotSettled, exitAwaiting, exitCancelled, exitDenied, exitFailed, exitUnknown, exitFault}
+	order := []exitCode{exitOK, exitNotSettled, exitAwaiting, exitCancelled, exitDenied, exitFailed, exitUnknown, exitAnswerLost, exitFault}
 	if slices.Index(order, y) > slices.Index(order, x) {
 		return y
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"maps"
 	"net"
 	"os"
@@ -53,6 +55,10 @@ func TestEveryExitCode(t *testing.T) {
 		return append([]string{"--address", daemon, "jobs", "wait", "--wait", "0s"}, ids...)
 	}
 	state := func(s jobs.State) string { return string(s) }
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "taken"), 0o700), os.WriteFile(filepath.Join(dir, "taken", "made.txt"), []byte("mine"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	walked := map[exitCode]bool{}
 	for _, c := range []struct {
 		want exitCode
@@ -95,6 +101,13 @@ func TestEveryExitCode(t *testing.T) {
 		{exitAnswerLost, call(losing, "--detach"), "--key " + losing},
 		{exitNotReached, []string{"--address", nobody, "call", "x", "--key", "k", "--detach"}, "nothing was sent"},
 
+		// Once there is a job its artifacts may be lost on the way, and the call is not.
+		{exitOK, call(arriving, "--download", filepath.Join(dir, "got"), "-o", "json"), "downloaded"},
+		{exitOK, call(arriving, "--download", filepath.Join(dir, "got"), "-o", "json"), "is there already"},
+		{exitAnswerLost, call(broken, "--download", filepath.Join(dir, "lost"), "-o", "json"), "macexec jobs artifacts " + broken + " --download " + filepath.Join(dir, "lost")},
+		{exitAnswerLost, call(arriving, "--download", filepath.Join(dir, "taken"), "-o", "json"), "exists and is not replaced"},
+		{exitFailed, call("failed+broken", "--download", filepath.Join(dir, "failed"), "-o", "json"), "macexec jobs artifacts failed+broken"},
+
 		{exitOK, wait(state(jobs.StateCompleted)), ""},
 		{exitFailed, wait(state(jobs.StateFailed)), ""},
 		{exitDenied, wait(string(jobs.EndDenied)), ""},
@@ -120,6 +133,9 @@ func TestEveryExitCode(t *testing.T) {
 		if code != c.want || !strings.Contains(errs.String(), c.says) {
 			t.Errorf("macexec %q: exit %d, want %d; stderr, which should say %q:\n%s", c.args[2:], code, c.want, c.says, errs.String())
 		}
+		if slices.Contains(c.args, formatJSON) && strings.Count(out.String(), "\n") != 1 {
+			t.Errorf("macexec %q: stdout is not one document:\n%s", c.args[2:], out.String())
+		}
 		walked[code] = true
 	}
 	all := []exitCode{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 70}
@@ -127,3 +143,38 @@ func TestEveryExitCode(t *testing.T) {
 		t.Errorf("walked %v, want %v", got, all)
 	}
 }
+
+// An interrupt in the middle of a download detaches, as one in the middle of the wait.
+func TestInterruptedDownloadDetaches(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var out, errs bytes.Buffer
+	code := run(ctx, []string{
+		"--address", answeringFiles(t, &hosting{}, interrupt), "call", "x", "--key", endless, "--download", t.TempDir(), "-o", "json",
+	}, stdio{In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: environment(nil), Width: func() int { return 0 }})
+	if code != exitNotSettled || strings.Count(out.String(), "\n") != 1 || !strings.Contains(out.String(), `"state":"completed"`) {
+		t.Errorf("exit %d\n%s", code, out.String())
+	}
+	if !strings.Contains(errs.String(), "detached") || !strings.Contains(errs.String(), "macexec jobs artifacts "+endless) {
+		t.Errorf("stderr:\n%s", errs.String())
+	}
+}
+
+// A job whose document nobody could read is accepted all the same.
+func TestUnreadAnswerIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	for _, more := range [][]string{nil, {"--detach"}} {
+		var errs bytes.Buffer
+		code := run(t.Context(), append([]string{"--address", answeringDaemon(t), "call", "x", "--key", "completed"}, more...), stdio{
+			In: strings.NewReader(""), Out: closedPipe{}, Err: &errs, Getenv: environment(nil), Width: func() int { return 0 },
+		})
+		if code != exitAnswerLost || !strings.Contains(errs.String(), "macexec jobs show completed") {
+			t.Errorf("exit %d\n%s", code, errs.String())
+		}
+	}
+}
+
+type closedPipe struct{}
+
+func (closedPipe) Write([]byte) (int, error) { return 0, os.ErrClosed }

@@ -25,10 +25,11 @@ type waiting struct {
 }
 
 // follow waits for a job, prints it as it then is, and returns what its state
-// means. The end of ctx ends the wait and not the job.
+// means. The end of ctx ends the wait and not the job. Whatever fails here, the job is
+// accepted: the exit code is never one of those that say that it is not.
 func (a *app) follow(ctx context.Context, c *client.Client, job *macexecv1.Job, w waiting) error {
 	job, why := a.wait(ctx, c, job, w)
-	if err := a.printJob(job); err != nil {
+	if err := a.printAccepted(job); err != nil {
 		return err
 	}
 	switch {
@@ -38,13 +39,39 @@ func (a *app) follow(ctx context.Context, c *client.Client, job *macexecv1.Job, 
 	case exitOfJob(job) != exitOK:
 		a.remarkEnd(job)
 	}
+	exit := exitOfJob(job)
 	if w.download != "" && client.Settled(job.GetState()) {
 		// Also of a job that failed: its artifacts are kept when their place was taken.
 		if err := a.download(ctx, c, job, w.download); err != nil {
-			return err
+			missing := a.notAllHere(ctx, job, w.download, err)
+			if exit == exitOK {
+				exit = missing
+			}
 		}
 	}
-	return ended(exitOfJob(job))
+	return ended(exit)
+}
+
+// notAllHere says that a job ended and its artifacts did not all arrive, and how to
+// fetch them. It is the end of a call whose job completed: the same call with the same
+// key fetches them, too.
+func (a *app) notAllHere(ctx context.Context, job *macexecv1.Job, dir string, err error) exitCode {
+	again := "macexec jobs artifacts " + job.GetId() + " --download " + dir
+	if ctx.Err() != nil {
+		a.remarkf("detached: the artifacts of job %s are not all here. Fetch the rest: %s", job.GetId(), again)
+		return exitNotSettled
+	}
+	a.remarkf("the artifacts of job %s are not all here: %s. Fetch the rest, there or elsewhere: %s", job.GetId(), explain(err).Error(), again)
+	return exitAnswerLost
+}
+
+// printAccepted prints a job that exists, whether or not anybody can read that.
+func (a *app) printAccepted(job *macexecv1.Job) error {
+	if err := a.printJob(job); err != nil {
+		a.remarkf("job %s is accepted, and could not be printed: %s. Look at it: macexec jobs show %s", job.GetId(), explain(err).Error(), job.GetId())
+		return ended(exitAnswerLost)
+	}
+	return nil
 }
 
 // wait returns the job once it is settled, or as last seen with the reason why the
@@ -130,7 +157,8 @@ func afterwards(job *macexecv1.Job) string {
 
 // download fetches every artifact of a job into a folder: a file or a folder by its
 // own name, the files of a list into a folder with the list's name. Nothing that is
-// there is replaced.
+// there is replaced; what an earlier download brought is left as it is, so that one
+// that ended half-way can be given again.
 func (a *app) download(ctx context.Context, c *client.Client, job *macexecv1.Job, dir string) error {
 	if err := makeFolder(dir); err != nil {
 		return err
@@ -147,8 +175,13 @@ func (a *app) download(ctx context.Context, c *client.Client, job *macexecv1.Job
 		if err := makeFolder(filepath.Dir(path)); err != nil {
 			return err
 		}
-		if err := a.fetch(ctx, c, info, path); err != nil {
+		_, before := os.Lstat(path)
+		if err := a.fetch(ctx, c, info, path, client.KeepSame()); err != nil {
 			return err
+		}
+		if before == nil {
+			a.remarkf("%s is there already", path)
+			continue
 		}
 		a.remarkf("downloaded %s (%s)", path, show.Size(info.GetTransferSize()))
 	}
