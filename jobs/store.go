@@ -87,7 +87,8 @@ type Store interface {
 
 	// Journal calls yield with the entries after the given sequence number, oldest
 	// first, at most limit of them (0: all), until yield returns false. Entries that
-	// were dropped give CodeCursorExpired with the metadata "oldest".
+	// were dropped give CodeCursorExpired with the metadata "oldest"; so does a sequence
+	// number beyond the newest entry.
 	Journal(ctx context.Context, after uint64, limit int, yield func(Entry) bool) error
 
 	// JobJournal calls yield with the entries of one job, oldest first.

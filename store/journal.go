@@ -104,11 +104,30 @@ func (c *chunk) show(yield func(jobs.Entry) bool) (more bool, err error) {
 	return true, nil
 }
 
+// beyondHead refuses a cursor that this journal never gave: after a restore from a
+// copy a reader would otherwise wait, and miss what happens until then (G12).
+func (s *Store) beyondHead(ctx context.Context, after, head uint64) error {
+	oldest := head
+	err := s.view(ctx, func(tx *bbolt.Tx) error {
+		first, _ := tx.Bucket([]byte(bucketJournal)).Cursor().First()
+		oldest = decodeU64(first)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return jobs.Errorf(jobs.CodeCursorExpired, "the cursor %d lies beyond the newest entry %d, so it is of another store, or of this one before it was restored; begin anew", after, head).
+		With("oldest", strconv.FormatUint(oldest, 10))
+}
+
 // Journal implements jobs.Store. It shows the entries up to the head at its start.
 // An entry that is damaged ends it with CodeRecordDamaged and the metadata "seq";
 // the reader may go on behind that.
 func (s *Store) Journal(ctx context.Context, after uint64, limit int, yield func(jobs.Entry) bool) error {
 	until := s.head.Load()
+	if after > until {
+		return s.beyondHead(ctx, after, until)
+	}
 	if limit > 0 && until > after {
 		until = after + min(until-after, uint64(limit))
 	}

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/macexec/macexec/jobs/engine"
@@ -44,10 +46,33 @@ type config struct {
 	fields []configField
 }
 
+// maxConfig bounds config.yaml; a long one has a few kilobytes.
+const maxConfig = 1 << 20
+
+// readConfigFile reads a regular file of a fair size: a daemon must not hang, or fill
+// its memory, because of what somebody put in the file's place.
+func readConfigFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer would block
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case info.Size() > maxConfig:
+		return nil, fmt.Errorf("%s has %d bytes, and %d are the most", path, info.Size(), maxConfig)
+	}
+	return io.ReadAll(io.LimitReader(f, maxConfig))
+}
+
 // readConfig reads a configuration; no file means the defaults, and a bad file is
 // an error that names every fault, since a daemon must not run on a guess.
 func readConfig(path string) (config, error) {
-	raw, err := os.ReadFile(path)
+	raw, err := readConfigFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return config{}, err
 	}

@@ -92,7 +92,7 @@ func (a *app) lintConfig(args []string) (schemas.LintReport, error) {
 		return schemas.LintReport{}, err
 	}
 	path := filepath.Join(state, configName)
-	raw, err := os.ReadFile(path)
+	raw, err := readConfigFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		a.remarkf("%s is not there: every field has its default", path)
 	} else if err != nil {

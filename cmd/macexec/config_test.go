@@ -2,9 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -152,6 +156,21 @@ func TestConfigOfTelemetryIsJudged(t *testing.T) {
 		}
 		if report.OK != (want == "") || !strings.Contains(said, want) {
 			t.Errorf("%s: ok %t, %s", text, report.OK, said)
+		}
+	}
+}
+
+// TestConfigIsARegularFile: what hangs, or has no end, is refused at once.
+func TestConfigIsARegularFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	pipe, endless, large := filepath.Join(dir, "pipe"), filepath.Join(dir, "endless"), filepath.Join(dir, "large")
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink("/dev/zero", endless), os.WriteFile(large, make([]byte, maxConfig+1), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, endless, large, dir} {
+		if _, err := readConfig(path); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -157,8 +158,9 @@ func (r *Root) LockKeys(p string) ([]string, error) {
 	}
 }
 
-// FolderLockKeys returns a key for each folder of the project that a path lies in and
-// that is there; it is one of those that [Root.LockKeys] has for the folder itself.
+// FolderLockKeys returns a key for each folder that a path lies in and that is there;
+// it is one of those that [Root.LockKeys] has for the folder itself. The project's own
+// folder and those above it count too, since another project may hold them.
 func (r *Root) FolderLockKeys(p string) []string {
 	p, err := Clean(p)
 	if err != nil {
@@ -170,7 +172,15 @@ func (r *Root) FolderLockKeys(p string) []string {
 			keys = append(keys, thingKey(got))
 		}
 	}
-	return keys
+	for at := r.path; ; at = filepath.Dir(at) {
+		var st unix.Stat_t
+		if err := retry(func() error { return unix.Stat(at, &st) }); err == nil {
+			keys = append(keys, thingKey(facts(&st)))
+		}
+		if at == filepath.Dir(at) {
+			return keys
+		}
+	}
 }
 
 func (r *Root) folderFacts(p string) (Facts, bool) {

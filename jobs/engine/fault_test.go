@@ -250,3 +250,19 @@ func TestG9NoJournalNoStart(t *testing.T) {
 		t.Errorf("attempts: %v, %v", entries, err)
 	}
 }
+
+// TestOutputThatToolLeavesOut: what a tool may leave out is not missed, and nothing is
+// published for it.
+func TestOutputThatToolLeavesOut(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, manifest("shy", "staged", "true", `    slot: one
+    timeout: 1m
+artifacts: [{name: made, file: "'made.txt'", media_types: [text/plain], required: false}]
+publish: [{create: made, at: output}]
+result: "{'ok': true}"`))
+	job := h.await(h.mustCall(owner(), "shy", "k", `{"output":"out.txt"}`, jobs.Options{}).ID, settled)
+	h.wantState(job, jobs.StateCompleted, jobs.EndOK)
+	if job.Plan != nil || len(job.Artifacts) != 0 {
+		t.Errorf("plan %+v, artifacts %+v", job.Plan, job.Artifacts)
+	}
+}

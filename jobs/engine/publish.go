@@ -44,11 +44,20 @@ func (a *attempt) publish(made product) error {
 	} else if difference := a.planDifference(steps); difference != "" {
 		return a.unpublished(made, unfit{jobs.EndDestinationTaken, difference})
 	}
-	for i := range steps {
-		a.name(&steps[i], i, made.artifacts)
-		if err := a.place(ctx, &steps[i], made.artifacts); err != nil {
+	planned := steps
+	steps = nil
+	for i, step := range planned {
+		if step.Verb != jobs.VerbRemove && !hasArtifact(made.artifacts, step.Artifact) {
+			continue // verified: the tool may leave it out
+		}
+		a.name(&step, i, made.artifacts)
+		if err := a.place(ctx, &step, made.artifacts); err != nil {
 			return a.unpublished(made, unfit{placeReason(err), plainMessage(err)})
 		}
+		steps = append(steps, step)
+	}
+	if len(steps) == 0 {
+		return a.complete(made)
 	}
 	err := a.update("the publish plan is stored", func(j *jobs.Job) error {
 		if made.ran {
@@ -66,6 +75,10 @@ func (a *attempt) publish(made product) error {
 		// It cannot be told whether the plan is stored, so the hidden names stay.
 		return err
 	}
+}
+
+func hasArtifact(artifacts []jobs.Artifact, name string) bool {
+	return slices.ContainsFunc(artifacts, func(art jobs.Artifact) bool { return art.Name == name })
 }
 
 // planDifference says what of the approved plan is not so any more.

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -41,7 +42,7 @@ func journalTests() []suiteTest {
 				after uint64
 				limit int
 				want  uint64
-			}{{0, 0, total}, {0, 3, 3}, {5, 0, total - 5}, {300, 300, 300}, {total - 1, 9, 1}, {total, 0, 0}, {total + 9, 0, 0}} {
+			}{{0, 0, total}, {0, 3, 3}, {5, 0, total - 5}, {300, 300, 300}, {total - 1, 9, 1}, {total, 0, 0}} {
 				var got uint64
 				err := s.Journal(t.Context(), test.after, test.limit, func(e jobs.Entry) bool {
 					if got++; e.Seq != test.after+got {
@@ -52,6 +53,11 @@ func journalTests() []suiteTest {
 				if err != nil || got != test.want {
 					t.Errorf("after %d, limit %d: %d entries, want %d, %v", test.after, test.limit, got, test.want, err)
 				}
+			}
+			err := s.Journal(t.Context(), total+9, 0, func(jobs.Entry) bool { return true })
+			gone, ok := errors.AsType[*jobs.Error](err)
+			if !ok || gone.Code != jobs.CodeCursorExpired || gone.Metadata["oldest"] != "1" {
+				t.Errorf("G12: a cursor that was never given: %v", err)
 			}
 			calls := 0
 			if err := s.Journal(t.Context(), 0, 0, func(jobs.Entry) bool { calls++; return calls < 4 }); err != nil || calls != 4 {
