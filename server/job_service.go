@@ -22,15 +22,13 @@ type jobService struct {
 	server *Server
 }
 
-// SubmitJob runs to its durable answer whatever becomes of the caller: a job that is
-// accepted is never cancelled by a deadline (B05).
 func (s *jobService) SubmitJob(ctx context.Context, req *macexecv1.SubmitJobRequest) (*macexecv1.SubmitJobResponse, error) {
 	call, err := requestOf(req, req.GetIdempotencyKey())
 	if err != nil {
 		return nil, err
 	}
 	call.Context = withCarriedTrace(ctx, call.Context)
-	receipt, err := s.server.engine.Submit(context.WithoutCancel(ctx), caller(ctx), call)
+	receipt, err := s.server.engine.Submit(ctx, caller(ctx), call)
 	if err != nil {
 		return nil, err
 	}

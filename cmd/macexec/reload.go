@@ -46,8 +46,11 @@ func (c *configuration) put(pointer string, value json.RawMessage) {
 	}
 }
 
-// Reload reads the file again. It is all or nothing: a file that cannot be used, or a
-// changed project that cannot be one, changes nothing.
+// Reload reads the file again. All is looked at before anything changes: a file that
+// cannot be used, or a changed project that cannot be one, changes nothing. The projects
+// go first, as one of them may have come into use since it was looked at. If one fails
+// after all, those before it are changed and the rest stays as it was; Show tells that,
+// and the next reload goes on from there.
 func (c *configuration) Reload(ctx context.Context, by engine.Caller) (applied, needsRestart []string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,20 +71,26 @@ func (c *configuration) Reload(ctx context.Context, by engine.Caller) (applied, 
 	if len(applied) == 0 {
 		return applied, needsRestart, nil
 	}
-	if _, err := programs.New(next.ToolPath); err != nil {
+	if err := programs.CheckDirs(next.ToolPath); err != nil {
 		return nil, nil, jobs.Errorf(jobs.CodeRequestInvalid, "the configuration cannot be used, and what was in force stays: %w", err)
 	}
-	changed, err := c.changedProjects(ctx, by, next)
+	have, changed, err := c.changedProjects(ctx, by, next)
 	if err != nil {
-		return nil, nil, err
-	}
-	if err := c.eng.Reconfigure(ctx, by, next.limits(), next.ToolPath, applied); err != nil {
 		return nil, nil, err
 	}
 	for _, p := range changed {
 		if err := putProject(ctx, c.eng, by, p); err != nil {
 			return nil, nil, err
 		}
+		have[p.Name] = p.Root
+		now, err := json.Marshal(have)
+		if err != nil {
+			return nil, nil, jobs.Errorf(jobs.CodeInternal, "describe the projects: %w", err)
+		}
+		c.put("/projects", now)
+	}
+	if err := c.eng.Reconfigure(ctx, by, next.limits(), next.ToolPath, applied); err != nil {
+		return nil, nil, err
 	}
 	for _, pointer := range applied {
 		c.put(pointer, next.given(pointer))
@@ -90,22 +99,21 @@ func (c *configuration) Reload(ctx context.Context, by engine.Caller) (applied, 
 }
 
 // changedProjects are those that the file names now and did not name before, or with
-// another folder. Each must be able to be one.
-func (c *configuration) changedProjects(ctx context.Context, by engine.Caller, next config) ([]jobs.Project, error) {
-	var before map[string]string
-	_ = json.Unmarshal(c.inForce["/projects"], &before) // the schema has seen it
-	var changed []jobs.Project
+// another folder: each must be able to be one. have are the folders in force, by name.
+func (c *configuration) changedProjects(ctx context.Context, by engine.Caller, next config) (have map[string]string, changed []jobs.Project, err error) {
+	have = map[string]string{}
+	_ = json.Unmarshal(c.inForce["/projects"], &have) // the schema has seen it
 	for _, name := range slices.Sorted(maps.Keys(next.Projects)) {
 		p := jobs.Project{Name: name, Root: next.Projects[name]}
-		if before[name] == p.Root {
+		if have[name] == p.Root {
 			continue
 		}
 		if err := c.eng.CheckProject(ctx, by, p); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		changed = append(changed, p)
 	}
-	return changed, nil
+	return have, changed, nil
 }
 
 // hangUp reloads for a SIGHUP, and tells the log of the outcome.

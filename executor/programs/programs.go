@@ -96,17 +96,27 @@ func New(dirs []string) (*Resolver, error) {
 	return r, nil
 }
 
+// CheckDirs says why SetDirs would refuse.
+func CheckDirs(dirs []string) error {
+	for _, dir := range dirs {
+		if !filepath.IsAbs(dir) || strings.IndexByte(dir, 0) >= 0 {
+			return fmt.Errorf("the program path has %q, which is not an absolute folder", dir)
+		}
+	}
+	return nil
+}
+
 // SetDirs changes where the resolver looks from now on, as New does. After an error
 // nothing has changed.
 func (r *Resolver) SetDirs(dirs []string) error {
+	if err := CheckDirs(dirs); err != nil {
+		return err
+	}
 	if len(dirs) == 0 {
 		dirs = DefaultPath()
 	}
 	var clean []string
 	for _, dir := range dirs {
-		if !filepath.IsAbs(dir) || strings.IndexByte(dir, 0) >= 0 {
-			return fmt.Errorf("the program path has %q, which is not an absolute folder", dir)
-		}
 		clean = append(clean, filepath.Clean(dir))
 	}
 	r.mu.Lock()

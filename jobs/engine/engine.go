@@ -90,12 +90,12 @@ type Engine struct {
 	log      *slog.Logger
 	observer Observer
 
-	settling    *settlingStore // is store
+	waiting     waitingRooms
 	mode        hostMode
 	retryDelay  time.Duration // before what failed for this host's own reasons is tried again
 	vault       *vault
 	verified    verified
-	turns       keyTurns // of submissions
+	keys        keyMutex // of submissions
 	sched       *scheduler
 	confinement keeper.Confinement // what this host enforces on a tool
 
@@ -163,8 +163,9 @@ func New(o Options) (*Engine, error) {
 	stopped, leave := context.WithCancel(context.Background())
 	e := &Engine{
 		registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
-		boot: o.BootSession, facts: o.Facts, now: o.Now, log: o.Logger, observer: o.Observer,
+		boot: o.BootSession, facts: o.Facts, now: o.Now, log: o.Logger,
 
+		waiting:     waitingRooms{rooms: map[string]*waitingRoom{}},
 		retryDelay:  defaultRetryDelay,
 		vault:       v,
 		sched:       newScheduler(slotSizes(runtime.NumCPU(), o.Facts.MemoryBytes, o.Limits.Slots), runtime.NumCPU(), o.Now),
@@ -177,8 +178,8 @@ func New(o Options) (*Engine, error) {
 		entropy:     ulid.Monotonic(rand.Reader, 0),
 	}
 	e.bounds.Store(&o.Limits)
-	e.settling = newSettlingStore(observedStore{turnStore{o.Store, e.sched, e.dispatch}, o.Observer})
-	e.store = e.settling
+	e.observer = guardedObserver{o.Observer, e.guarded}
+	e.store = e.telling(o.Store)
 	return e, nil
 }
 
@@ -202,7 +203,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	}
 	e.sched.open()
 	e.dispatch()
-	e.running.Go(func() { e.guarded(e.sweepUploads) })
+	e.running.Go(e.sweepUploads)
 	return nil
 }
 

@@ -32,6 +32,7 @@ type host struct {
 	store    *flakyStore
 	clock    atomic.Pointer[func() time.Time] // nil: the system's
 	observer Observer                         // of the next engine
+	limit    Limits                           // of the next engine
 }
 
 // owner is the one who asks in these tests.
@@ -109,7 +110,7 @@ func (h *host) start() {
 	h.Engine, err = New(Options{
 		Store: h.store, Registry: registry, Policy: policy.Default(), Executor: exec, Programs: resolver, Blobs: blobs,
 		Now: h.time, SecretKey: []byte(strings.Repeat("k", 32)), BootSession: "boot", Facts: HostInfo{StatePath: h.state},
-		Observer: h.observer,
+		Observer: h.observer, Limits: h.limit,
 	})
 	if err != nil {
 		h.t.Fatal(err)
@@ -208,8 +209,10 @@ type flakyStore struct {
 	brokenMode error          // what the kept mode is answered with; nil: it is good
 	read       map[string]int // how often each job was read
 	readAny    *sync.Cond
-	idle       func()               // called when a reader of the journal has read it all
-	failRead   func(read int) error // asked for each read of a job, counted from 1 by job; nil: none fails
+	idle       func()                // called when a reader of the journal has read it all
+	failRead   func(read int) error  // asked for each read of a job, counted from 1 by job; nil: none fails
+	deciding   func(context.Context) // called before a submission is decided
+	collecting func()                // called before old uploads are collected
 }
 
 func (s *flakyStore) Wait(ctx context.Context, after uint64) error {
@@ -255,6 +258,9 @@ func (s *flakyStore) Submit(ctx context.Context, sub jobs.Submission) (jobs.Subm
 	if s.refuse != nil {
 		return jobs.Submitted{}, s.refuse
 	}
+	if s.deciding != nil {
+		s.deciding(ctx)
+	}
 	return s.Store.Submit(ctx, sub)
 }
 
@@ -263,6 +269,13 @@ func (s *flakyStore) Append(ctx context.Context, e jobs.Entry) error {
 		return s.refuse
 	}
 	return s.Store.Append(ctx, e)
+}
+
+func (s *flakyStore) CollectBlobs(ctx context.Context, unusedSince time.Time, limit int) ([]jobs.Blob, error) {
+	if s.collecting != nil {
+		s.collecting()
+	}
+	return s.Store.CollectBlobs(ctx, unusedSince, limit)
 }
 
 func (s *flakyStore) SetMode(ctx context.Context, m jobs.HostMode) error {

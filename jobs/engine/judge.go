@@ -33,12 +33,18 @@ type judgement struct {
 	binding     jobs.Binding
 }
 
-// judge gives the schema and business verdicts and the policy's decision. The
-// error carries the verdicts as far as they were reached.
-func (e *Engine) judge(ctx context.Context, c Caller, req Request, args any) (*judgement, *jobs.Error) {
+// on puts what was judged into an error about the call.
+func (j *judgement) on(err *jobs.Error) *jobs.Error {
+	err.Verdicts, err.Decision = &j.verdicts, &j.decision
+	return err
+}
+
+// judge gives the schema and business verdicts and the policy's decision. A refusal
+// carries the verdicts as far as they were reached; any other error is a fault.
+func (e *Engine) judge(ctx context.Context, c Caller, req Request, args any) (*judgement, error) {
 	tool, ok := e.registry.Tool(req.Tool, req.ToolVersion)
 	if !ok {
-		return &judgement{}, e.noSuchTool(req)
+		return &judgement{}, refused{e.noSuchTool(req)}
 	}
 	j := &judgement{tool: tool, args: args, ref: e.refOf(tool)}
 	if findings := tool.Validate(args); len(findings) > 0 {
@@ -96,7 +102,7 @@ func (e *Engine) noSuchTool(req Request) *jobs.Error {
 }
 
 // judgeBusiness asks whether the call makes sense on this host now.
-func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *judgement) *jobs.Error {
+func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *judgement) error {
 	var findings []schemas.Finding
 	if len(j.tool.Purposes) > 0 && !slices.Contains(j.tool.Purposes, string(req.Purpose)) {
 		findings = append(findings, schemas.Finding{
@@ -172,15 +178,15 @@ const keywordOtherHost = "other_host"
 
 // elsewhere refuses a call whose one fault is that it was sent to the wrong host, so
 // that an orchestrator can send it to the right one.
-func (j *judgement) elsewhere(findings []schemas.Finding) *jobs.Error {
-	err := refusal(jobs.CodeOtherHost, "business", findings)
+func (j *judgement) elsewhere(findings []schemas.Finding) error {
+	no := refusal(jobs.CodeOtherHost, "business", findings)
 	for _, arg := range j.tool.Files(j.args) {
 		if arg.Pointer == findings[0].Pointer {
 			id, _, _ := strings.Cut(strings.TrimPrefix(arg.Value, jobPrefix), "/")
-			err = err.With("host", hostOf(id)).WithJob(id)
+			no.why = no.why.With("host", hostOf(id)).WithJob(id)
 		}
 	}
-	return err
+	return no
 }
 
 // keywordSpace is the finding that there is no room to stage the inputs.
@@ -449,14 +455,13 @@ func fileFinding(pointer string, err error) (schemas.Finding, bool) {
 	return f, true
 }
 
-// fault is an error that is not the call's: it carries no verdicts, and the call is
-// neither refused nor accepted.
-func fault(err error) *jobs.Error {
+// fault is an error that is not the call's: the call is neither refused nor accepted.
+func fault(err error) error {
 	if e, ok := errors.AsType[*jobs.Error](err); ok {
 		return e
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return jobs.Errorf(jobs.CodeCallerGone, "the caller went away before the call was decided; repeat it with the same key")
+		return callerGone(err)
 	}
 	return jobs.Errorf(jobs.CodeInternal, "the call could not be looked at: %w", err)
 }

@@ -1,48 +1,63 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"sync"
 
 	"github.com/macexec/macexec/jobs"
 )
 
-// keyTurns lets submissions under one key be decided one after the other. A caller
-// that lost an answer repeats the call while the first try may still be looked at;
-// were the two decided side by side, the repeat could be refused for what has changed
-// in between (a drain, a file, a closed run) and the first be accepted after that, so
-// that its caller takes the key for free. One after the other, the repeat finds the
-// job. The zero value is ready.
-type keyTurns struct {
+// keyMutex is a mutex for each key. Submissions under one key are decided one after the
+// other: a caller that lost an answer repeats the call while the first try may still be
+// looked at; were the two decided side by side, the repeat could be refused for what has
+// changed in between (a drain, a file, a closed run) and the first be accepted after
+// that, so that its caller takes the key for free. One after the other, the repeat finds
+// the job. The zero value is ready.
+type keyMutex struct {
 	mu   sync.Mutex
-	keys map[jobs.Key]*keyTurn
+	keys map[jobs.Key]*keyLock
 }
 
-// keyTurn is the turn of one key, as long as somebody has it or waits for it.
-type keyTurn struct {
-	mu    sync.Mutex
+// keyLock is the lock of one key, as long as somebody has it or waits for it.
+type keyLock struct {
+	slot  chan struct{} // has one place; who fills it has the lock
 	users int
 }
 
-// take waits for the key's turn. Calling the returned function ends it.
-func (k *keyTurns) take(key jobs.Key) (done func()) {
+// lock waits for the key until ctx ends.
+func (k *keyMutex) lock(ctx context.Context, key jobs.Key) (unlock func(), err error) {
 	k.mu.Lock()
-	t := k.keys[key]
-	if t == nil {
+	l := k.keys[key]
+	if l == nil {
 		if k.keys == nil {
-			k.keys = map[jobs.Key]*keyTurn{}
+			k.keys = map[jobs.Key]*keyLock{}
 		}
-		t = &keyTurn{}
-		k.keys[key] = t
+		l = &keyLock{slot: make(chan struct{}, 1)}
+		k.keys[key] = l
 	}
-	t.users++
+	l.users++
 	k.mu.Unlock()
-	t.mu.Lock()
-	return func() {
-		t.mu.Unlock()
+	leave := func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if t.users--; t.users == 0 {
+		if l.users--; l.users == 0 {
 			delete(k.keys, key)
 		}
 	}
+	select {
+	case l.slot <- struct{}{}:
+		return func() { <-l.slot; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, callerGone(ctx.Err())
+	}
+}
+
+// callerGone says that a call was not decided because its caller did not wait for that.
+func callerGone(why error) *jobs.Error {
+	if errors.Is(why, context.DeadlineExceeded) {
+		return jobs.Errorf(jobs.CodeDeadline, "the caller's deadline passed before the call was decided; repeat it with the same key")
+	}
+	return jobs.Errorf(jobs.CodeCallerGone, "the caller went away before the call was decided; repeat it with the same key")
 }

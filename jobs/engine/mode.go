@@ -14,15 +14,13 @@ import (
 // hostMode is the host's mode in this engine. The store has it first, and the next
 // engine begins with it.
 type hostMode struct {
-	// mu is held for reading from the look at the mode until a new call is stored, so
-	// that none is taken any more once a drain is answered.
-	mu     sync.RWMutex
-	now    jobs.HostMode
-	listen []func(jobs.Mode)
+	// now is read without waiting for anybody. It changes under gate only; nil before Start.
+	now atomic.Pointer[jobs.HostMode]
 
-	// paused is asked in the write that begins an attempt, where nobody may wait for mu.
-	// It is set before the mode is stored: what begins after that write is refused.
-	paused atomic.Bool
+	// gate is held for reading from the look at the mode until a new call is stored, so
+	// that none is taken any more once a drain is answered; for nothing else.
+	gate   sync.RWMutex
+	listen []func(jobs.Mode)
 }
 
 // SetMode opens, pauses or drains the host. It is durable when it answers, and in
@@ -34,33 +32,33 @@ func (e *Engine) SetMode(ctx context.Context, c Caller, mode jobs.Mode, reason s
 	if err := checkReason(reason); err != nil {
 		return HostInfo{}, err
 	}
-	if err := e.setMode(context.WithoutCancel(ctx), jobs.HostMode{Mode: mode, By: c.Principal, Reason: reason, Since: e.now()}); err != nil {
+	err := e.setMode(context.WithoutCancel(ctx), jobs.HostMode{Mode: mode, By: c.Principal, Reason: reason, Since: e.now()})
+	e.dispatch() // after an error too: what it kept from starting for a moment starts
+	if err != nil {
 		return HostInfo{}, err
 	}
-	e.dispatch()
 	return e.Host(ctx, c)
 }
 
 func (e *Engine) setMode(ctx context.Context, m jobs.HostMode) error {
-	e.mode.mu.Lock()
-	defer e.mode.mu.Unlock()
+	e.mode.gate.Lock()
+	defer e.mode.gate.Unlock()
 	if m.Mode == jobs.ModePaused {
-		e.mode.paused.Store(true)
+		// Before it is stored: what would begin after that write is refused (see begin).
+		e.sched.pause(true)
 	}
 	if err := e.store.SetMode(ctx, m); err != nil {
-		e.applyMode(e.mode.now)
+		e.sched.pause(e.currentMode().Mode == jobs.ModePaused)
 		return err
 	}
 	e.applyMode(m)
 	return nil
 }
 
-// applyMode puts a mode in force. The caller holds mu.
+// applyMode puts a mode in force. The caller holds the gate.
 func (e *Engine) applyMode(m jobs.HostMode) {
-	e.mode.now = m
-	paused := m.Mode == jobs.ModePaused
-	e.mode.paused.Store(paused)
-	e.sched.pause(paused)
+	e.mode.now.Store(&m)
+	e.sched.pause(m.Mode == jobs.ModePaused)
 	for _, listen := range e.mode.listen {
 		listen(m.Mode)
 	}
@@ -78,8 +76,8 @@ func (e *Engine) takeUpMode(ctx context.Context) error {
 		return err
 	}
 	m.Mode = cmp.Or(m.Mode, jobs.ModeOpen)
-	e.mode.mu.Lock()
-	defer e.mode.mu.Unlock()
+	e.mode.gate.Lock()
+	defer e.mode.gate.Unlock()
 	e.applyMode(m)
 	return nil
 }
@@ -87,17 +85,18 @@ func (e *Engine) takeUpMode(ctx context.Context) error {
 // OnMode tells listen the mode, at once and at each change, in their order. listen is
 // quick and calls nothing of the engine.
 func (e *Engine) OnMode(listen func(jobs.Mode)) {
-	e.mode.mu.Lock()
-	defer e.mode.mu.Unlock()
+	e.mode.gate.Lock()
+	defer e.mode.gate.Unlock()
 	e.mode.listen = append(e.mode.listen, listen)
-	listen(e.mode.now.Mode)
+	listen(e.currentMode().Mode)
 }
 
-// currentMode is the mode in force.
+// currentMode is the mode in force. It waits for nobody.
 func (e *Engine) currentMode() jobs.HostMode {
-	e.mode.mu.RLock()
-	defer e.mode.mu.RUnlock()
-	return e.mode.now
+	if m := e.mode.now.Load(); m != nil {
+		return *m
+	}
+	return jobs.HostMode{}
 }
 
 // accepting reports whether new calls are taken.
@@ -108,9 +107,9 @@ func (e *Engine) accepting() bool {
 // whileAccepting calls f, which stores something new, unless the host is draining; a
 // drain waits for it.
 func (e *Engine) whileAccepting(f func()) (draining *jobs.Error) {
-	e.mode.mu.RLock()
-	defer e.mode.mu.RUnlock()
-	if draining = refusedBy(e.mode.now); draining == nil {
+	e.mode.gate.RLock()
+	defer e.mode.gate.RUnlock()
+	if draining = refusedBy(e.currentMode()); draining == nil {
 		f()
 	}
 	return draining

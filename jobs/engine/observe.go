@@ -84,22 +84,51 @@ func (unobserved) Probed(*jobs.Job, ProbeAnswer)           {}
 func (unobserved) Trace(context.Context) string            { return "" }
 func (unobserved) ToolTrace(*jobs.Job) string              { return "" }
 
-// observedStore tells an Observer of every change of a job, whoever makes it.
-type observedStore struct {
+// guardedObserver keeps a panic of an observer from what it is told of.
+type guardedObserver struct {
+	Observer
+
+	guarded func(func())
+}
+
+func (g guardedObserver) Submitted(ctx context.Context, d Decided) {
+	g.guarded(func() { g.Observer.Submitted(ctx, d) })
+}
+
+func (g guardedObserver) Found(job *jobs.Job) { g.guarded(func() { g.Observer.Found(job) }) }
+
+func (g guardedObserver) Changed(c Change) { g.guarded(func() { g.Observer.Changed(c) }) }
+
+func (g guardedObserver) Started(job *jobs.Job, took time.Duration, err error) {
+	g.guarded(func() { g.Observer.Started(job, took, err) })
+}
+
+func (g guardedObserver) Probed(job *jobs.Job, answer ProbeAnswer) {
+	g.guarded(func() { g.Observer.Probed(job, answer) })
+}
+
+func (g guardedObserver) Trace(ctx context.Context) (parent string) {
+	g.guarded(func() { parent = g.Observer.Trace(ctx) })
+	return parent
+}
+
+func (g guardedObserver) ToolTrace(job *jobs.Job) (parent string) {
+	g.guarded(func() { parent = g.Observer.ToolTrace(job) })
+	return parent
+}
+
+// tellingStore tells of every change of a job, whoever makes it. The order counts: an
+// observer may be slow, and nobody is to wait for it.
+type tellingStore struct {
 	jobs.Store
 
-	observer Observer
+	scheduler func(*jobs.Job)
+	waiters   func(*jobs.Job)
+	observers func(Change)
 }
 
-func (s observedStore) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted, error) {
-	done, err := s.Store.Submit(ctx, sub)
-	if err == nil && done.Outcome == jobs.SubmitAccepted {
-		s.observer.Changed(Change{Event: sub.Job.Event, Job: done.Job})
-	}
-	return done, err
-}
-
-func (s observedStore) Update(ctx context.Context, id string, change func(*jobs.Job) (jobs.Note, error)) (*jobs.Job, error) {
+// Update is the one write that changes a job. That a job is new tells Submit.
+func (s tellingStore) Update(ctx context.Context, id string, change func(*jobs.Job) (jobs.Note, error)) (*jobs.Job, error) {
 	var c Change
 	job, err := s.Store.Update(ctx, id, func(j *jobs.Job) (jobs.Note, error) {
 		c.From, c.Phase = j.State, j.Phase
@@ -107,21 +136,43 @@ func (s observedStore) Update(ctx context.Context, id string, change func(*jobs.
 		c.Event = j.Event
 		return note, err
 	})
-	if err == nil {
-		c.Job = job
-		s.observer.Changed(c)
+	if err != nil {
+		return job, err
 	}
-	return job, err
+	c.Job = job
+	s.scheduler(job)
+	s.waiters(job)
+	s.observers(c)
+	return job, nil
 }
 
-// Submit decides a call; see submit.
-func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, error) {
-	began := time.Now()
-	if req.Key != "" {
-		defer e.turns.take(jobs.Key{Principal: c.Principal, Text: req.Key})()
+// telling is a store whose changes the engine is told of.
+func (e *Engine) telling(s jobs.Store) jobs.Store {
+	return tellingStore{
+		Store: s,
+		// What has ended gives everything back, what is unknown keeps its locks.
+		scheduler: func(job *jobs.Job) {
+			switch {
+			case job.State.Terminal():
+				e.sched.remove(job.ID)
+				e.dispatch()
+			case job.State == jobs.StateUnknown:
+				e.sched.lost(job.ID)
+			}
+		},
+		waiters: func(job *jobs.Job) {
+			if job.State.Settled() {
+				e.waiting.tell(job.ID)
+			}
+		},
+		observers: e.observer.Changed,
 	}
-	receipt, err := e.submit(ctx, c, req)
-	d := Decided{Context: req.Context, Job: receipt.Job, Took: time.Since(began)}
+}
+
+// observe tells of a submission that was decided. Nothing is held meanwhile: neither
+// its key nor the host's mode waits for who listens.
+func (e *Engine) observe(ctx context.Context, req Request, receipt Receipt, err error, took time.Duration) {
+	d := Decided{Context: req.Context, Answer: Accepted, Job: receipt.Job, Took: took}
 	if _, ok := e.registry.Tool(req.Tool, ""); ok {
 		d.Tool = req.Tool
 	}
@@ -131,10 +182,13 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 	case receipt.Replayed:
 		d.Answer = Replayed
 	default:
-		d.Answer = Accepted
+		begun := jobs.EventAccept
+		if receipt.Job.State == jobs.StateAwaitingApproval {
+			begun = jobs.EventHold
+		}
+		e.observer.Changed(Change{Event: begun, Job: receipt.Job})
 	}
 	e.observer.Submitted(ctx, d)
-	return receipt, err
 }
 
 // startKeeper starts what was prepared and tells of it.

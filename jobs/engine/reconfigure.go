@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/macexec/macexec/executor/programs"
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -17,6 +18,9 @@ func (e *Engine) limits() Limits { return *e.bounds.Load() }
 // the fields of the configuration, for the journal. After an error nothing has
 // changed.
 func (e *Engine) Reconfigure(ctx context.Context, c Caller, l Limits, toolPath, changed []string) error {
+	if err := programs.CheckDirs(toolPath); err != nil {
+		return jobs.Errorf(jobs.CodeRequestInvalid, "%w", err)
+	}
 	data, err := json.Marshal(map[string][]string{"changed": changed})
 	if err != nil {
 		return jobs.Errorf(jobs.CodeInternal, "describe the change: %w", err)
@@ -25,7 +29,7 @@ func (e *Engine) Reconfigure(ctx context.Context, c Caller, l Limits, toolPath, 
 		Kind: jobs.EntryHost, Principal: c.Principal, Data: data,
 		Message: "the configuration was read again, and changed " + strings.Join(changed, ", "),
 	}
-	// Recorded first (promise G9).
+	// Recorded first (promise G9), as nothing behind it fails: the folders were checked.
 	if err := e.store.Append(context.WithoutCancel(ctx), entry); err != nil {
 		return err
 	}

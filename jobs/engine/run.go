@@ -107,7 +107,7 @@ func (e *Engine) begin(id string) error {
 		return jobs.Errorf(jobs.CodeStateConflict, "the run of job %s was cancelled", id).WithJob(id)
 	}
 	_, err = e.change(id, "an attempt begins", func(j *jobs.Job) error {
-		if e.mode.paused.Load() {
+		if e.sched.paused.Load() {
 			return errPaused
 		}
 		return j.Begin(e.boot, e.now())

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/macexec/macexec/jobs"
@@ -25,8 +26,8 @@ type scheduler struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	closed  bool // nothing starts: the engine recovers, or stops
-	paused  bool // nothing starts, until an operator says so
+	closed  bool        // nothing starts: the engine recovers, or stops
+	paused  atomic.Bool // nothing starts, until an operator says so; set under mu
 	classes map[string]*class
 	named   map[string]int // the size of each class that has one of its own
 	other   int            // the size of any other class
@@ -301,7 +302,7 @@ func (s *scheduler) remove(id string) {
 func (s *scheduler) pause(paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.paused = paused
+	s.paused.Store(paused)
 	s.schedule()
 }
 
@@ -340,7 +341,7 @@ func (s *scheduler) size(class string) int {
 
 // schedule takes out of the queue whatever may start now.
 func (s *scheduler) schedule() {
-	if s.closed || s.paused {
+	if s.closed || s.paused.Load() {
 		return
 	}
 	now := s.now()
@@ -447,7 +448,7 @@ func (s *scheduler) reason(t *turn) *jobs.WaitingFor {
 	} else {
 		w.Position = c.inLine(t, s.now())
 	}
-	if s.paused {
+	if s.paused.Load() {
 		w = &jobs.WaitingFor{Kind: jobs.WaitPaused, Position: w.Position}
 	}
 	return w

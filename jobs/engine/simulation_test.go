@@ -182,7 +182,7 @@ func (sim *simulation) restart(t *rapid.T, sizes map[string]int) {
 		}
 		queued = append(queued, j)
 	}
-	paused := sim.paused
+	paused := sim.paused.Load()
 	sim.scheduler = newScheduler(sizes, 1, sim.clock.now)
 	sim.pause(paused)
 	for _, j := range running {
@@ -277,7 +277,7 @@ func (sim *simulation) check() {
 		want := jobs.WaitingFor{Kind: jobs.WaitSlot, Detail: q.class, Position: w.Position}
 		claim, by := sim.locks.blocked(q)
 		switch {
-		case sim.paused:
+		case sim.paused.Load():
 			want = jobs.WaitingFor{Kind: jobs.WaitPaused, Position: w.Position}
 		case q.place == aside && by == nil:
 			sim.Fatalf("%s waits for a lock although nothing is in the way", id)

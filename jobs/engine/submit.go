@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -13,77 +12,144 @@ import (
 	"github.com/macexec/macexec/schemas"
 )
 
-// submit decides a call and, if it is accepted, stores it as a job before it
-// answers. A decision that is being written is not cut short by the caller's going
-// away: it must not depend on who still listens (promise G3).
+// Submit decides a call. What happens to it:
 //
-// The order is the promise: the known key comes before everything that depends on
-// the world, so that a repeat gets its job even when files are gone, the policy
-// is tighter or the manifest is newer (promise G2).
-func (e *Engine) submit(ctx context.Context, c Caller, req Request) (Receipt, error) {
-	durable := context.WithoutCancel(ctx)
+//	key's turn → decide → a refusal is journaled → release → observers
+//
+// A caller that goes away while another call has the key's turn has decided nothing.
+// From the key's turn on the decision is made whatever becomes of the caller: it must not
+// depend on who still listens (promise G3), and a caller with little patience finds the
+// job by its repeat.
+func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, error) {
+	began := time.Now()
+	receipt, err := e.submitInTurn(ctx, c, req)
+	e.observe(ctx, req, receipt, err, time.Since(began))
+	return receipt, err
+}
+
+func (e *Engine) submitInTurn(ctx context.Context, c Caller, req Request) (Receipt, error) {
+	if req.Key != "" {
+		unlock, err := e.keys.lock(ctx, jobs.Key{Principal: c.Principal, Text: req.Key})
+		if err != nil {
+			return Receipt{}, err
+		}
+		defer unlock()
+	}
+	ctx = context.WithoutCancel(ctx)
+	receipt, err := e.decideCall(ctx, c, req)
+	if no, ok := errors.AsType[refused](err); ok {
+		err = e.reject(ctx, c, req, no.why)
+	}
+	return receipt, err
+}
+
+// refused is a no to a call that was looked at; Submit journals it before it answers.
+// Any other error says that nothing is decided, or that the store has journaled it.
+type refused struct{ why *jobs.Error }
+
+func (r refused) Error() string { return r.why.Error() }
+func (r refused) Unwrap() error { return r.why }
+
+// decideCall decides a call and, if it is accepted, stores it as a job before it answers:
+//
+//	parse → known key? its job → key needed? → admissible → accept
+//
+// The order is the promise: the known key comes before everything that depends on the
+// world, so that a repeat gets its job even when files are gone, the policy is tighter
+// or the manifest is newer (promise G2).
+func (e *Engine) decideCall(ctx context.Context, c Caller, req Request) (Receipt, error) {
 	if err := checkRequest(req); err != nil {
 		return Receipt{}, err
 	}
 	args, findings := schemas.Parse(req.Arguments, schemas.DefaultLimits())
 	if len(findings) > 0 {
-		return Receipt{}, e.reject(durable, c, req, refusal(syntaxCode(findings), "syntax", findings))
+		return Receipt{}, refusal(syntaxCode(findings), "syntax", findings)
 	}
 	if req.Key != "" {
-		receipt, known, err := e.repeat(durable, c, req, args)
+		receipt, known, err := e.repeat(ctx, c, req, args)
 		if known || err != nil {
 			return receipt, err
 		}
+	} else if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok && !keyOptional(tool) {
+		return Receipt{}, refused{jobs.Errorf(jobs.CodeKeyRequired,
+			"%s does more than read, so the call needs an idempotency key of your choice; the same key again never starts it twice", tool.Tool)}
 	}
-	if draining := refusedBy(e.currentMode()); draining != nil {
-		return e.drained(durable, c, req, args, draining)
-	}
-	if err := e.looksPossible(ctx, c, req); err != nil {
+	j, err := e.admissible(ctx, c, req, args)
+	if err != nil {
 		return Receipt{}, err
-	}
-	return e.submitNew(ctx, c, req, args)
-}
-
-// looksPossible refuses a new call for what can be told without its arguments.
-func (e *Engine) looksPossible(ctx context.Context, c Caller, req Request) error {
-	durable := context.WithoutCancel(ctx)
-	if id := req.Options.Supersedes; id != "" {
-		// The write below decides; this says sooner, and names another host.
-		_, err := e.visible(ctx, c, id)
-		if refused, ok := errors.AsType[*jobs.Error](err); ok && refusesCall(refused.Code) {
-			return e.reject(durable, c, req, refused)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok && req.Key == "" && !keyOptional(tool) {
-		return e.reject(durable, c, req, jobs.Errorf(jobs.CodeKeyRequired,
-			"%s does more than read, so the call needs an idempotency key of your choice; the same key again never starts it twice", tool.Tool))
-	}
-	if by := req.Options.StartBy; !by.IsZero() && e.now().After(by) {
-		return e.reject(durable, c, req, jobs.Errorf(jobs.CodeTooLate,
-			"start_by was %s, which has passed; the key is still free", by.Format(time.RFC3339)))
-	}
-	return nil
-}
-
-// submitNew judges a call that was not known a moment ago, and stores it as a job if
-// it is accepted. The write looks at the key once more.
-func (e *Engine) submitNew(ctx context.Context, c Caller, req Request, args any) (Receipt, error) {
-	durable := context.WithoutCancel(ctx)
-	j, refused := e.judge(ctx, c, req, args)
-	switch {
-	case refused != nil && refused.Verdicts == nil:
-		return Receipt{}, refused // a fault: nothing is decided
-	case refused != nil:
-		return Receipt{}, e.reject(durable, c, req, refused)
 	}
 	if j.decision.Effect == jobs.Deny {
 		denied := jobs.Errorf(jobs.CodePolicyDenied, "the policy denies this call: %s (rule %s)", j.decision.Reason, first(j.decision.Rules))
-		denied.Verdicts, denied.Decision = &j.verdicts, &j.decision
-		return Receipt{}, e.reject(durable, c, req, denied)
+		return Receipt{}, refused{j.on(denied)}
 	}
+	return e.accept(ctx, c, req, args, j)
+}
+
+// admissible tells whether a call of no known key would be taken now; the policy's
+// decision is in the judgement. The judgement of a refused call is as far as it came.
+// What others may change meanwhile is looked at once more by the write that accepts.
+func (e *Engine) admissible(ctx context.Context, c Caller, req Request, args any) (*judgement, error) {
+	if draining := refusedBy(e.currentMode()); draining != nil {
+		return &judgement{}, refused{draining}
+	}
+	if err := e.supersedable(ctx, c, req.Options.Supersedes); err != nil {
+		return &judgement{}, err
+	}
+	if by := req.Options.StartBy; !by.IsZero() && e.now().After(by) {
+		return &judgement{}, refused{jobs.Errorf(jobs.CodeTooLate,
+			"start_by was %s, which has passed; the key is still free", by.Format(time.RFC3339))}
+	}
+	closed, err := e.store.Closed(ctx, &jobs.Job{Principal: c.Principal, Call: jobs.Call{Context: req.Context}})
+	if err != nil {
+		return &judgement{}, err
+	}
+	if closed != "" {
+		return &judgement{}, refused{ofClosed(closed)}
+	}
+	return e.judge(ctx, c, req, args)
+}
+
+// supersedable tells whether a new call may take the place of a job.
+func (e *Engine) supersedable(ctx context.Context, c Caller, id string) error {
+	if id == "" {
+		return nil
+	}
+	old, err := e.visible(ctx, c, id)
+	switch {
+	case err != nil:
+		return worldly(err)
+	case !old.State.Settled():
+		return refused{jobs.Errorf(jobs.CodeStateConflict, "job %s is %s; only a job that has ended, or whose end is unknown, can be superseded", id, old.State).WithJob(id)}
+	case old.SupersededBy != "":
+		return refused{jobs.Errorf(jobs.CodeSuperseded, "job %s is superseded by job %s", id, old.SupersededBy).WithJob(old.SupersededBy)}
+	default:
+		return nil
+	}
+}
+
+// ofClosed refuses a call that is of something closed, as the words say.
+func ofClosed(words string) *jobs.Error {
+	return jobs.Errorf(jobs.CodeRunClosed, "%s, so nothing of it starts any more; the key is still free", words)
+}
+
+// worldly makes a refusal of an error that says how the world is that a call names, and
+// hands on any other: then something failed.
+func worldly(err error) error {
+	e, ok := errors.AsType[*jobs.Error](err)
+	if !ok {
+		return err
+	}
+	switch e.Code {
+	case jobs.CodeJobNotFound, jobs.CodeOtherHost, jobs.CodeStateConflict, jobs.CodeSuperseded, jobs.CodeFileNotFound:
+		return refused{e}
+	default:
+		return err
+	}
+}
+
+// accept stores a call that was judged as a job, and lets it wait for its turn or for a
+// person. If the store refuses it, the locks that it may have by then are given back.
+func (e *Engine) accept(ctx context.Context, c Caller, req Request, args any, j *judgement) (Receipt, error) {
 	job, err := e.newJob(c, req, j)
 	if err != nil {
 		return Receipt{}, err
@@ -96,16 +162,10 @@ func (e *Engine) submitNew(ctx context.Context, c Caller, req Request, args any)
 	if err != nil {
 		return Receipt{}, jobs.Errorf(jobs.CodeInternal, "describe the job: %w", err)
 	}
-	t, held := e.expect(ctx, job, j, args)
-	if held != nil {
-		return Receipt{}, e.reject(durable, c, req, held)
+	t, err := e.expect(ctx, job, j, args)
+	if err != nil {
+		return Receipt{}, err
 	}
-	return e.decideNew(durable, c, req, args, job, t, data)
-}
-
-// decideNew lets the store decide on a call that was judged. t has its locks already if
-// the call would not wait for them; they are given back unless the job is accepted.
-func (e *Engine) decideNew(ctx context.Context, c Caller, req Request, args any, job *jobs.Job, t turn, data []byte) (Receipt, error) {
 	accepted := false
 	defer func() {
 		if !accepted {
@@ -113,40 +173,23 @@ func (e *Engine) decideNew(ctx context.Context, c Caller, req Request, args any,
 			e.dispatch()
 		}
 	}()
-	var (
-		sub jobs.Submitted
-		err error
-	)
-	draining := e.whileAccepting(func() {
-		sub, err = e.store.Submit(ctx, jobs.Submission{
-			Key: jobs.Key{Principal: c.Principal, Text: job.Key}, Fingerprint: job.Fingerprint, Job: job,
-			Entry: entryOf(c, req, jobs.EntrySubmitted, "", data),
-		})
+	sub, err := e.storeNew(ctx, jobs.Submission{
+		Key: jobs.Key{Principal: c.Principal, Text: job.Key}, Fingerprint: job.Fingerprint, Job: job,
+		Entry: entryOf(c, req, jobs.EntrySubmitted, "", data),
 	})
-	if draining != nil {
-		return e.drained(ctx, c, req, args, draining)
-	}
-	if refused, ok := errors.AsType[*jobs.Error](err); ok && refusesCall(refused.Code) {
-		return Receipt{}, e.reject(ctx, c, req, refused)
-	}
 	if err != nil {
 		return Receipt{}, err
 	}
-	if sub.Outcome == jobs.SubmitClosed {
-		return Receipt{}, e.reject(ctx, c, req, jobs.Errorf(jobs.CodeRunClosed,
-			"%s, so nothing of it starts any more; the key is still free", sub.Closed))
-	}
-	if sub.Outcome == jobs.SubmitAccepted {
-		accepted = true
+	if accepted = sub.Outcome == jobs.SubmitAccepted; accepted {
 		t.rank = rankOf(sub.Job)
 		e.queue(sub.Job, t)
 	}
-	return e.answer(req, sub, nil)
+	return e.answer(req, sub)
 }
 
 // expect tells the scheduler of a job that is about to be stored. One that does not
 // wait for locks has them from here on, or is refused.
-func (e *Engine) expect(ctx context.Context, job *jobs.Job, j *judgement, args any) (turn, *jobs.Error) {
+func (e *Engine) expect(ctx context.Context, job *jobs.Job, j *judgement, args any) (turn, error) {
 	if job.State != jobs.StateQueued && job.Call.Options.OnLock != jobs.OnLockRefuse {
 		t := turn{id: job.ID, principal: job.Principal, class: j.slot, rank: rankOf(job)} // a person decides first
 		e.sched.expect(t)
@@ -159,33 +202,25 @@ func (e *Engine) expect(ctx context.Context, job *jobs.Job, j *judgement, args a
 	}
 	t.rank.seq = math.MaxUint64 // it comes after all that are accepted
 	if o, held := e.sched.hold(t); !held {
-		err := o.refusal()
-		err.Verdicts, err.Decision = &j.verdicts, &j.decision
-		return t, err
+		return t, refused{j.on(o.refusal())}
 	}
 	return t, nil
 }
 
-// refusesCall tells the refusals that were found in the world as it is, most of them by
-// the store at the very write, from what failed.
-func refusesCall(code jobs.Code) bool {
-	switch code {
-	case jobs.CodeJobNotFound, jobs.CodeOtherHost, jobs.CodeStateConflict, jobs.CodeSuperseded, jobs.CodeFileNotFound:
-		return true
+// storeNew is the write that decides. It is made while the host takes calls, and looks
+// once more at all that the store knows of: key, closed runs, the job to supersede, files.
+func (e *Engine) storeNew(ctx context.Context, s jobs.Submission) (sub jobs.Submitted, err error) {
+	draining := e.whileAccepting(func() { sub, err = e.store.Submit(ctx, s) })
+	switch {
+	case draining != nil:
+		return sub, refused{draining}
+	case err != nil:
+		return sub, worldly(err)
+	case sub.Outcome == jobs.SubmitClosed:
+		return sub, refused{ofClosed(sub.Closed)}
 	default:
-		return false
+		return sub, nil
 	}
-}
-
-// drained answers a call that came to a draining host: with its job if it is known by
-// now, else with the refusal. No key becomes known any more, so this look is the last.
-func (e *Engine) drained(ctx context.Context, c Caller, req Request, args any, refusal *jobs.Error) (Receipt, error) {
-	if req.Key != "" {
-		if receipt, known, err := e.repeat(ctx, c, req, args); known || err != nil {
-			return receipt, err
-		}
-	}
-	return Receipt{}, e.reject(ctx, c, req, refusal)
 }
 
 // submittedData is what the journal keeps of an accepted call besides the entry's own
@@ -228,7 +263,7 @@ func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any) (R
 	if err != nil {
 		return Receipt{}, true, err
 	}
-	receipt, err := e.answer(req, sub, nil)
+	receipt, err := e.answer(req, sub)
 	if err == nil {
 		receipt.Warnings = e.changedInputs(ctx, sub.Job)
 	}
@@ -236,13 +271,10 @@ func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any) (R
 }
 
 // answer turns what the store decided into a receipt or an error.
-func (e *Engine) answer(req Request, sub jobs.Submitted, warnings []string) (Receipt, error) {
+func (e *Engine) answer(req Request, sub jobs.Submitted) (Receipt, error) {
 	switch sub.Outcome {
 	case jobs.SubmitAccepted, jobs.SubmitReplayed:
-		return Receipt{
-			Job: e.decorated(sub.Job), Replayed: sub.Outcome == jobs.SubmitReplayed,
-			Context: req.Context, Warnings: warnings,
-		}, nil
+		return Receipt{Job: e.decorated(sub.Job), Replayed: sub.Outcome == jobs.SubmitReplayed, Context: req.Context}, nil
 	case jobs.SubmitConflict:
 		return Receipt{}, jobs.Errorf(jobs.CodeKeyConflict,
 			"the key %q belongs to job %s, which was another call; choose a new key for a new call", req.Key, sub.Key.JobID).
@@ -302,26 +334,32 @@ func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) 
 	return job, err
 }
 
-// Check says what Submit would answer now. It uses no key and runs nothing.
+// Check says what Submit would answer now to a call with a key that nobody has used. It
+// uses no key, runs nothing and is in no journal. A bad verdict and a denial are in the
+// answer, any other refusal is the error.
 func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error) {
 	if err := checkRequest(req); err != nil {
 		return Check{}, err
 	}
 	args, findings := schemas.Parse(req.Arguments, schemas.DefaultLimits())
 	if len(findings) > 0 {
-		check := Check{Verdicts: *refusal(syntaxCode(findings), "syntax", findings).Verdicts}
+		check := Check{Verdicts: *refusal(syntaxCode(findings), "syntax", findings).why.Verdicts}
 		if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok {
 			check.Tool = e.refOf(tool)
 			return check, nil
 		}
 		return Check{}, e.noSuchTool(req)
 	}
-	j, refused := e.judge(ctx, c, req, args)
-	if refused != nil {
-		if refused.Verdicts == nil || refused.Code == jobs.CodeToolNotFound {
-			return Check{}, refused
-		}
-		return Check{Tool: j.ref, Verdicts: *refused.Verdicts}, nil
+	j, err := e.admissible(ctx, c, req, args)
+	no, ok := errors.AsType[refused](err)
+	if ok && no.why.Verdicts != nil && no.why.Code != jobs.CodeToolNotFound {
+		return Check{Tool: j.ref, Verdicts: *no.why.Verdicts}, nil
+	}
+	if ok {
+		return Check{}, no.why
+	}
+	if err != nil {
+		return Check{}, err
 	}
 	check := Check{
 		Tool: j.ref, Verdicts: j.verdicts, Decision: &j.decision, Fingerprint: j.fingerprint,
@@ -333,9 +371,7 @@ func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error
 	call := &jobs.Job{Principal: c.Principal, Call: jobs.Call{Options: req.Options, Context: req.Context}, SubmittedAt: e.now(), Seq: math.MaxUint64}
 	t := e.turnOf(ctx, call, j.slot, j.tool, args)
 	if o, ok := e.sched.obstacle(t); ok && t.refuse {
-		held := o.refusal()
-		held.Verdicts, held.Decision = &j.verdicts, &j.decision
-		return Check{}, held
+		return Check{}, j.on(o.refusal())
 	} else if ok {
 		check.Warnings = append(check.Warnings, "the job would have to wait: "+o.String())
 	}
@@ -344,18 +380,18 @@ func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error
 
 // reject journals a refusal before it is answered. If the journal cannot be
 // written the answer is that, and still no.
-func (e *Engine) reject(ctx context.Context, c Caller, req Request, refused *jobs.Error) error {
+func (e *Engine) reject(ctx context.Context, c Caller, req Request, why *jobs.Error) error {
 	data, err := json.Marshal(map[string]any{
-		"code": refused.Code, "verdicts": refused.Verdicts, "decision": refused.Decision,
+		"code": why.Code, "verdicts": why.Verdicts, "decision": why.Decision,
 		"tool": req.Tool, "key": req.Key, "context": req.Context,
 	})
 	if err != nil {
 		return jobs.Errorf(jobs.CodeInternal, "describe the refusal: %w", err)
 	}
-	if err := e.store.Append(ctx, entryOf(c, req, jobs.EntryRejected, refused.Message, data)); err != nil {
+	if err := e.store.Append(ctx, entryOf(c, req, jobs.EntryRejected, why.Message, data)); err != nil {
 		return err
 	}
-	return refused
+	return why
 }
 
 func entryOf(c Caller, req Request, kind jobs.EntryKind, message string, data []byte) jobs.Entry {
@@ -412,7 +448,7 @@ func contextBytes(c jobs.CallContext) int {
 const maxKeyBytes = 512
 
 // refusal makes the error for a call that a verdict refuses.
-func refusal(code jobs.Code, verdict string, findings []schemas.Finding) *jobs.Error {
+func refusal(code jobs.Code, verdict string, findings []schemas.Finding) refused {
 	err := jobs.Errorf(code, "the arguments are refused (%s): %s", verdict, findings[0].Message)
 	if len(findings) > 1 {
 		err = jobs.Errorf(code, "the arguments are refused (%s): %s, and %d more", verdict, findings[0].Message, len(findings)-1)
@@ -428,7 +464,7 @@ func refusal(code jobs.Code, verdict string, findings []schemas.Finding) *jobs.E
 		})
 	}
 	err.Verdicts, err.Findings = v, v.Findings
-	return err
+	return refused{err}
 }
 
 // syntaxCode tells bytes that are no JSON from JSON that exceeds a limit.
@@ -450,7 +486,7 @@ func first(list []string) string {
 
 func secretPointers(secrets map[string]string) map[string]bool {
 	set := map[string]bool{}
-	for pointer := range maps.Keys(secrets) {
+	for pointer := range secrets {
 		set[pointer] = true
 	}
 	return set

@@ -12,12 +12,14 @@ import (
 const sweepEvery = time.Hour
 
 // sweepUploads removes, now and from time to time, what nobody has used for
-// Limits.BlobUnused, until the engine stops.
+// Limits.BlobUnused, until the engine stops. A sweep that panics is not the last one.
 func (e *Engine) sweepUploads() {
 	for {
-		if err := e.sweepOnce(e.stopped); err != nil && e.stopped.Err() == nil {
-			e.log.Warn("old uploads could not all be removed", "error", err)
-		}
+		e.guarded(func() {
+			if err := e.sweepOnce(e.stopped); err != nil && e.stopped.Err() == nil {
+				e.log.Warn("old uploads could not all be removed", "error", err)
+			}
+		})
 		next := time.NewTimer(min(sweepEvery, e.limits().BlobUnused))
 		select {
 		case <-next.C:

@@ -164,29 +164,6 @@ const (
 	maxPriority = 10
 )
 
-// turnStore tells the scheduler what a change of a job means for it, whoever makes
-// the change: what has ended gives everything back, what is unknown keeps its locks.
-type turnStore struct {
-	jobs.Store
-
-	sched   *scheduler
-	changed func()
-}
-
-// Update is the one write that ends a job.
-func (s turnStore) Update(ctx context.Context, id string, change func(*jobs.Job) (jobs.Note, error)) (*jobs.Job, error) {
-	job, err := s.Store.Update(ctx, id, change)
-	switch {
-	case err != nil:
-	case job.State.Terminal():
-		s.sched.remove(id)
-		s.changed()
-	case job.State == jobs.StateUnknown:
-		s.sched.lost(id)
-	}
-	return job, err
-}
-
 // sawID keeps the ids of new jobs above one that is there already, so that they sort
 // and rank by acceptance also when the clock was set back between two engines.
 func (e *Engine) sawID(id string) {

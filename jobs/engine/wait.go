@@ -17,7 +17,7 @@ const maxWait = 5 * time.Minute
 func (e *Engine) WaitJob(ctx context.Context, c Caller, id string, wait time.Duration) (*jobs.Job, error) {
 	// The place in the waiting room is taken before the job is read: what settles it
 	// meanwhile is either read or told.
-	settled, leave := e.settling.await(id)
+	settled, leave := e.waiting.await(id)
 	defer leave()
 	job, err := e.Job(ctx, c, id)
 	if err != nil || job.State.Settled() || wait <= 0 {
@@ -37,11 +37,9 @@ func (e *Engine) WaitJob(ctx context.Context, c Caller, id string, wait time.Dur
 	return e.Job(ctx, c, id)
 }
 
-// settlingStore is a store that tells who waits for a job when it is settled. Each of
-// them is woken once, however much else happens.
-type settlingStore struct {
-	jobs.Store
-
+// waitingRooms is where everybody waits for a job to be settled. Each of them is woken
+// once, however much else happens.
+type waitingRooms struct {
 	mu    sync.Mutex
 	rooms map[string]*waitingRoom // by job id; only of jobs that somebody waits for
 }
@@ -52,44 +50,32 @@ type waitingRoom struct {
 	settled chan struct{}
 }
 
-func newSettlingStore(s jobs.Store) *settlingStore {
-	return &settlingStore{Store: s, rooms: map[string]*waitingRoom{}}
-}
-
-// Update is the one write that can settle a job.
-func (s *settlingStore) Update(ctx context.Context, id string, change func(*jobs.Job) (jobs.Note, error)) (*jobs.Job, error) {
-	job, err := s.Store.Update(ctx, id, change)
-	if err == nil && job.State.Settled() {
-		s.tell(id)
-	}
-	return job, err
-}
-
-func (s *settlingStore) tell(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if room := s.rooms[id]; room != nil {
-		delete(s.rooms, id)
+// tell wakes who waits for a job: it is settled.
+func (w *waitingRooms) tell(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if room := w.rooms[id]; room != nil {
+		delete(w.rooms, id)
 		close(room.settled)
 	}
 }
 
 // await returns a channel that is closed when a write after this call settles the
 // job; who got it calls leave in the end.
-func (s *settlingStore) await(id string) (settled <-chan struct{}, leave func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	room := s.rooms[id]
+func (w *waitingRooms) await(id string) (settled <-chan struct{}, leave func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	room := w.rooms[id]
 	if room == nil {
 		room = &waitingRoom{settled: make(chan struct{})}
-		s.rooms[id] = room
+		w.rooms[id] = room
 	}
 	room.guests++
 	return room.settled, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if room.guests--; room.guests == 0 && s.rooms[id] == room {
-			delete(s.rooms, id)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if room.guests--; room.guests == 0 && w.rooms[id] == room {
+			delete(w.rooms, id)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func TestWaitJobIsCheap(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := len(h.settling.rooms); n != 0 {
+	if n := len(h.waiting.rooms); n != 0 {
 		t.Errorf("%d waiting rooms are left", n)
 	}
 }

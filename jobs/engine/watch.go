@@ -159,8 +159,13 @@ func mayBeOf(entry jobs.Entry, filter jobs.Query) bool {
 	})
 }
 
+// yieldProgress tells what is new. last is what was told of the jobs that run now.
 func (e *Engine) yieldProgress(c Caller, w WatchRequest, last map[string]Progress, yield func(WatchEvent) error) error {
-	for _, p := range e.progress() {
+	list := e.progress()
+	maps.DeleteFunc(last, func(id string, _ Progress) bool {
+		return !slices.ContainsFunc(list, func(p Progress) bool { return p.JobID == id })
+	})
+	for _, p := range list {
 		if w.JobID != "" && p.JobID != w.JobID {
 			continue
 		}

@@ -149,3 +149,34 @@ func TestG12EntriesOutliveTheirJobs(t *testing.T) {
 		}
 	}
 }
+
+// TestProgressOfEndedJobsIsForgotten: a watch keeps what it told of the jobs that run,
+// and of no others, however long it lasts.
+func TestProgressOfEndedJobsIsForgotten(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, waitTool())
+	job := h.submit("wait", `{}`)
+	h.await(job.ID, running)
+	l := &live{source: func() (Progress, bool) { return Progress{JobID: job.ID, Rate: "2x"}, true }}
+	h.mu.Lock()
+	h.live["told"] = l
+	h.mu.Unlock()
+	last, told := map[string]Progress{"ended": {}}, 0
+	tell := func(WatchEvent) error { told++; return nil }
+	for range 2 {
+		if err := h.yieldProgress(owner(), WatchRequest{JobID: job.ID}, last, tell); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, kept := last[job.ID]; !kept || len(last) != 1 || told == 0 {
+		t.Errorf("kept after %d events: %v", told, last)
+	}
+	h.mu.Lock()
+	delete(h.live, "told")
+	h.mu.Unlock()
+	h.letGo(job.ID)
+	h.await(job.ID, settled)
+	if err := h.yieldProgress(owner(), WatchRequest{}, last, tell); err != nil || len(h.progress()) == 0 && len(last) > 0 {
+		t.Errorf("kept of jobs that have ended: %v, %v", last, err)
+	}
+}

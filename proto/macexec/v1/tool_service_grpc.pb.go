@@ -38,8 +38,10 @@ type ToolServiceClient interface {
 	// CheckCall gives the verdicts and the decision that SubmitJob would give now,
 	// and says what would run and be published. It runs nothing, stores nothing
 	// under a key, and promises nothing about later. A bad verdict or a denial is
-	// data in the answer, not an error. Errors: TOOL_NOT_FOUND, LOCK_HELD (only with
-	// on_lock refuse; a call that would have to wait is told so in a warning).
+	// data in the answer, not an error. Errors: what SubmitJob would refuse a new call
+	// with, such as TOOL_NOT_FOUND, HOST_DRAINING, START_BY_PASSED, RUN_CLOSED,
+	// ALREADY_SUPERSEDED and LOCK_HELD (only with on_lock refuse; a call that would have
+	// to wait is told so in a warning).
 	CheckCall(ctx context.Context, in *CheckCallRequest, opts ...grpc.CallOption) (*CheckCallResponse, error)
 }
 
@@ -95,8 +97,10 @@ type ToolServiceServer interface {
 	// CheckCall gives the verdicts and the decision that SubmitJob would give now,
 	// and says what would run and be published. It runs nothing, stores nothing
 	// under a key, and promises nothing about later. A bad verdict or a denial is
-	// data in the answer, not an error. Errors: TOOL_NOT_FOUND, LOCK_HELD (only with
-	// on_lock refuse; a call that would have to wait is told so in a warning).
+	// data in the answer, not an error. Errors: what SubmitJob would refuse a new call
+	// with, such as TOOL_NOT_FOUND, HOST_DRAINING, START_BY_PASSED, RUN_CLOSED,
+	// ALREADY_SUPERSEDED and LOCK_HELD (only with on_lock refuse; a call that would have
+	// to wait is told so in a warning).
 	CheckCall(context.Context, *CheckCallRequest) (*CheckCallResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
