@@ -99,12 +99,14 @@ func (e *Engine) admissible(ctx context.Context, c Caller, req Request, args any
 		return &judgement{}, refused{jobs.Errorf(jobs.CodeTooLate,
 			"start_by was %s, which has passed; the key is still free", by.Format(time.RFC3339))}
 	}
-	closed, err := e.store.Closed(ctx, &jobs.Job{Principal: c.Principal, Call: jobs.Call{Context: req.Context}})
-	if err != nil {
-		return &judgement{}, err
-	}
-	if closed != "" {
-		return &judgement{}, refused{ofClosed(closed)}
+	if from := req.Context; from.RunID != "" || from.ParentRunID != "" || from.ParentCallID != "" {
+		closed, err := e.store.Closed(ctx, &jobs.Job{Principal: c.Principal, Call: jobs.Call{Context: from}})
+		if err != nil {
+			return &judgement{}, err
+		}
+		if closed != "" {
+			return &judgement{}, refused{ofClosed(closed)}
+		}
 	}
 	return e.judge(ctx, c, req, args)
 }
