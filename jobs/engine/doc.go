@@ -1,7 +1,7 @@
 // Package engine is the one place where order lives: what happens to a call, and
 // when. Read it in this order:
 //
-//	submit.go    syntax → known key? → schema → business → policy → key + job in one write
+//	submit.go    a key's turn → syntax → known key? → schema → business → policy → key + job in one write
 //	approve.go   a person's yes or no, and the binding it is about
 //	turn.go      what a job needs to start: a slot, and locks
 //	schedule.go  which queued job starts next: slots.go, share.go, locks.go
