@@ -73,6 +73,16 @@ func unixPath(address string) (string, error) {
 	return path, nil
 }
 
+// withoutUser leaves out what an address that cannot be read may have of a user and a
+// password.
+func withoutUser(address string) string {
+	scheme, rest, _ := strings.Cut(address, ":")
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		return scheme + "://…" + rest[at:]
+	}
+	return address
+}
+
 func notAnAddress(address string) error {
 	const forms = "it must be unix:/path/of/macexec.sock or ssh://user@host"
 	if _, port, err := net.SplitHostPort(address); err == nil && port != "" || strings.Contains(address, "://") {
@@ -107,10 +117,12 @@ func parseSSH(address string) (sshAddress, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil || !strings.HasPrefix(address, "ssh://") {
+		address = withoutUser(address)
 		return wrong("it must be ssh://user@host:port, then nothing, ?state=/folder or /path/of/macexec.sock")
 	}
 	a := sshAddress{user: u.User.Username(), host: u.Hostname(), port: u.Port(), socket: u.Path}
 	if _, secret := u.User.Password(); secret {
+		address = u.Redacted() // an error goes to logs
 		return wrong("a password has no place in an address; ssh proves who you are with a key")
 	}
 	if u.User != nil && !sshName.MatchString(a.user) {

@@ -47,6 +47,7 @@ func TestAddressesThatAreNone(t *testing.T) {
 		"ssh://-oProxyCommand=id@mini": "begins with a sign",
 		"ssh://@mini":                  "the user",
 		"ssh://ci:secret@mini":         "password has no place",
+		"ssh://ci:secret@mi ni":        "it must be ssh://",
 		"ssh://mini:":                  "the port",
 		"ssh://mini:0":                 "the port",
 		"ssh://mini:65536":             "the port",
@@ -76,6 +77,8 @@ func TestAddressesThatAreNone(t *testing.T) {
 			t.Errorf("%q was taken", address)
 		} else if !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: %v, want %q", address, err, why)
+		} else if strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: the error tells the password: %v", address, err)
 		}
 	}
 }

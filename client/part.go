@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -42,10 +43,11 @@ const (
 )
 
 // openPart opens the part of a download to path, with what an earlier run left of the
-// very same download. A file of that name that no download left is not touched.
+// very same download. A file of either name that no download left is not touched.
 func openPart(path string, info *macexecv1.FileInfo) (_ *part, err error) {
 	p := &part{path: path, partRecord: partRecord{info.GetReference(), info.GetSha256(), info.GetTransferSize()}}
-	if p.record, p.mode, err = lockRecord(path + recordSuffix); err != nil {
+	var fresh bool
+	if p.record, p.mode, fresh, err = lockRecord(path + recordSuffix); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -53,22 +55,27 @@ func openPart(path string, info *macexecv1.FileInfo) (_ *part, err error) {
 			p.close()
 		}
 	}()
-	var left partRecord
-	text, err := io.ReadAll(io.LimitReader(p.record, 1<<16))
+	// A record is made empty and then written in one go, so an empty one may be ours: its
+	// download ended in between. Nothing in it says that, and a part beside it is not.
+	left, known, err := readRecord(p.record)
 	if err != nil {
 		return nil, err
 	}
-	known := json.Unmarshal(text, &left) == nil && left.SHA256 != ""
+	if info, err := p.record.Stat(); err != nil || !known && info.Size() > 0 {
+		return nil, errors.Join(inTheWay(path+recordSuffix), err)
+	}
 	there, err := os.Lstat(path + partSuffix)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, err
 	case !there.Mode().IsRegular(), !known && there.Size() > 0:
-		_ = os.Remove(path + recordSuffix)
-		return nil, &fs.PathError{Op: opDownload, Path: path + partSuffix, Err: errors.New("it is in the way, and no download left it; move it away")}
+		if fresh || known {
+			err = os.Remove(path + recordSuffix)
+		}
+		return nil, errors.Join(inTheWay(path+partSuffix), err)
 	}
-	if p.f, err = os.OpenFile(path+partSuffix, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600); err != nil {
+	if p.f, err = os.OpenFile(path+partSuffix, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600); err != nil {
 		return nil, err
 	}
 	p.again = left == p.partRecord
@@ -85,42 +92,80 @@ func openPart(path string, info *macexecv1.FileInfo) (_ *part, err error) {
 	return p, err
 }
 
-// lockRecord opens the record at a path and locks it, and tells the mode that a new
-// file of the caller's gets.
-func lockRecord(path string) (*os.File, fs.FileMode, error) {
+func inTheWay(path string) error {
+	return &fs.PathError{Op: opDownload, Path: path, Err: errors.New("it is in the way, and no download left it; move it away")}
+}
+
+// readRecord reads what a record says. Only what describe writes, letter by letter,
+// is known as one.
+func readRecord(f io.Reader) (left partRecord, known bool, err error) {
+	text, err := io.ReadAll(io.LimitReader(f, 1<<16))
+	if err != nil || json.Unmarshal(text, &left) != nil || left.SHA256 == "" {
+		return partRecord{}, false, err
+	}
+	again, err := left.text()
+	if err != nil || !bytes.Equal(bytes.TrimSuffix(again, []byte("\n")), bytes.TrimSuffix(text, []byte("\n"))) {
+		return partRecord{}, false, err
+	}
+	return left, true, nil
+}
+
+// text is what a record holds.
+func (r partRecord) text() ([]byte, error) {
+	text, err := json.Marshal(r)
+	return append(text, '\n'), err
+}
+
+// lockRecord opens the record at a path and locks it. It tells the mode that a new file
+// of the caller's gets, and whether it has just made the record.
+func lockRecord(path string) (f *os.File, mode fs.FileMode, fresh bool, err error) {
+	const open = os.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK // a pipe or a link of the caller's is no record
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o666) //nolint:gosec // the umask decides, as for the file itself
+		fresh = false
+		f, err := os.OpenFile(path, open, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			fresh = true
+			f, err = os.OpenFile(path, open|os.O_CREATE|os.O_EXCL, 0o666) //nolint:gosec // the umask decides, as for the file itself
+		}
+		switch {
+		case fresh && errors.Is(err, fs.ErrExist):
+			continue // another download has just made it
+		case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO):
+			return nil, 0, false, inTheWay(path)
+		case err != nil:
+			return nil, 0, false, err
+		}
+		mine, err := f.Stat()
+		if err == nil && !mine.Mode().IsRegular() {
+			err = inTheWay(path)
+		}
 		if err != nil {
-			return nil, 0, err
+			_ = f.Close()
+			return nil, 0, false, err
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			_ = f.Close()
 			if errors.Is(err, unix.EWOULDBLOCK) {
 				err = errors.New("another download is writing there")
 			}
-			return nil, 0, &fs.PathError{Op: opDownload, Path: path, Err: err}
-		}
-		mine, err := f.Stat()
-		if err != nil {
-			_ = f.Close()
-			return nil, 0, err
+			return nil, 0, false, &fs.PathError{Op: opDownload, Path: path, Err: err}
 		}
 		if there, err := os.Lstat(path); err == nil && os.SameFile(mine, there) {
-			return f, mine.Mode().Perm(), nil
+			return f, mine.Mode().Perm(), fresh, nil
 		}
 		_ = f.Close() // another download ended and took its record away
 	}
 }
 
 func (p *part) describe() error {
-	text, err := json.Marshal(p.partRecord)
+	text, err := p.text()
 	if err != nil {
 		return err
 	}
 	if err := p.record.Truncate(0); err != nil {
 		return err
 	}
-	_, err = p.record.WriteAt(append(text, '\n'), 0)
+	_, err = p.record.WriteAt(text, 0)
 	return err
 }
 
@@ -190,8 +235,9 @@ func renameReserved(from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(from, to); err != nil {
-		return errors.Join(err, os.Remove(to))
+	// Not os.Rename, which refuses every folder that is there.
+	if err := unix.Rename(from, to); err != nil {
+		return errors.Join(&os.LinkError{Op: opDownload, Old: from, New: to, Err: err}, os.Remove(to))
 	}
 	return nil
 }

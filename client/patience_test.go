@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/macexec/macexec/client"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
@@ -20,49 +21,54 @@ func TestPatienceEnds(t *testing.T) {
 	const patience = time.Second
 	draining := answer(t, codes.Unavailable, &macexecv1.Error{Code: "HOST_DRAINING"})
 	content := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
-	d := &daemon{
-		stat: func() (*macexecv1.StatUploadResponse, error) { return &macexecv1.StatUploadResponse{}, nil },
-		upload: func(_ int, s grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse]) error {
-			for range 4 { // what is read and not kept
-				if _, err := s.Recv(); err != nil {
-					return err
+	bringsNothing := func() *daemon {
+		return &daemon{
+			stat: func() (*macexecv1.StatUploadResponse, error) { return &macexecv1.StatUploadResponse{}, nil },
+			upload: func(_ int, s grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse]) error {
+				for range 4 { // what is read and not kept
+					if _, err := s.Recv(); err != nil {
+						return err
+					}
 				}
-			}
-			return draining
-		},
-		info: &macexecv1.FileInfo{Reference: "r", TransferSize: 10},
-		download: func(_ int, _ *macexecv1.DownloadFileRequest, s grpc.ServerStreamingServer[macexecv1.DownloadFileResponse]) error {
-			_ = s.Send(&macexecv1.DownloadFileResponse{File: &macexecv1.FileInfo{Reference: "r", TransferSize: 10}})
-			return draining
-		},
-		watch: func(_ int, _ *macexecv1.WatchJobsRequest, s grpc.ServerStreamingServer[macexecv1.WatchJobsResponse]) error {
-			_ = s.Send(&macexecv1.WatchJobsResponse{Event: &macexecv1.Event{Cursor: 5, Snapshot: true, Job: &macexecv1.Job{Id: "J"}}})
-			return draining
-		},
-		logs: func(_ int, _ *macexecv1.ReadJobLogsRequest, s grpc.ServerStreamingServer[macexecv1.ReadJobLogsResponse]) error {
-			_ = s.Send(&macexecv1.ReadJobLogsResponse{Chunk: &macexecv1.LogChunk{Attempt: 1, Cursor: 3}})
-			return draining
-		},
+				return draining
+			},
+			info: &macexecv1.FileInfo{Reference: "r", TransferSize: 10},
+			download: func(_ int, _ *macexecv1.DownloadFileRequest, s grpc.ServerStreamingServer[macexecv1.DownloadFileResponse]) error {
+				_ = s.Send(&macexecv1.DownloadFileResponse{File: &macexecv1.FileInfo{Reference: "r", TransferSize: 10}})
+				return draining
+			},
+			watch: func(_ int, _ *macexecv1.WatchJobsRequest, s grpc.ServerStreamingServer[macexecv1.WatchJobsResponse]) error {
+				_ = s.Send(&macexecv1.WatchJobsResponse{Event: &macexecv1.Event{Cursor: 5, Snapshot: true, Job: &macexecv1.Job{Id: "J"}}})
+				return draining
+			},
+			logs: func(_ int, _ *macexecv1.ReadJobLogsRequest, s grpc.ServerStreamingServer[macexecv1.ReadJobLogsResponse]) error {
+				_ = s.Send(&macexecv1.ReadJobLogsResponse{Chunk: &macexecv1.LogChunk{Attempt: 1, Cursor: 3}})
+				return draining
+			},
+		}
 	}
-	c := start(t, d, patience)
-	for name, request := range map[string]func(ctx context.Context) error{
-		"upload": func(ctx context.Context) error { _, err := c.UploadFrom(ctx, bytes.NewReader(content)); return err },
-		"download": func(ctx context.Context) error {
+	for name, request := range map[string]func(ctx context.Context, c *client.Client) error{
+		"upload": func(ctx context.Context, c *client.Client) error {
+			_, err := c.UploadFrom(ctx, bytes.NewReader(content))
+			return err
+		},
+		"download": func(ctx context.Context, c *client.Client) error {
 			_, err := c.DownloadRaw(ctx, "r", 0, io.Discard)
 			return err
 		},
-		"watch": func(ctx context.Context) error {
+		"watch": func(ctx context.Context, c *client.Client) error {
 			return c.Watch(ctx, &macexecv1.WatchJobsRequest{JobId: "J"}, func(*macexecv1.Event) error { return nil })
 		},
-		"logs": func(ctx context.Context) error {
+		"logs": func(ctx context.Context, c *client.Client) error {
 			return c.ReadLogs(ctx, &macexecv1.ReadJobLogsRequest{JobId: "J", Follow: true}, func(*macexecv1.LogChunk) error { return nil })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), long)
 			defer cancel()
-			before := d.calls
-			err := request(ctx)
+			d := bringsNothing()
+			err := request(ctx, start(t, d, patience))
 			if ctx.Err() != nil {
 				t.Fatal("it has no end")
 			}
@@ -70,7 +76,7 @@ func TestPatienceEnds(t *testing.T) {
 				t.Errorf("%v", e)
 			}
 			// Pauses that double from 50 ms on, each cut by a half at most, twice over.
-			if tries := d.calls - before; tries < 2 || tries > 16 {
+			if tries := d.calls; tries < 2 || tries > 16 {
 				t.Errorf("%d tries in %s", tries, patience)
 			}
 		})

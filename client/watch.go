@@ -106,7 +106,7 @@ func (c *Client) WatchSnapshot(ctx context.Context, req *macexecv1.WatchJobsRequ
 	}
 	req.FromNow, req.JobId = false, ""
 	var jobs []*macexecv1.Job
-	_, err = c.ListJobs(ctx, selection(req), func(job *macexecv1.Job) error {
+	_, err = c.ListJobs(ctx, Selection(req), func(job *macexecv1.Job) error {
 		jobs = append(jobs, job)
 		return nil
 	})
@@ -129,8 +129,8 @@ func (c *Client) WatchSnapshot(ctx context.Context, req *macexecv1.WatchJobsRequ
 	})
 }
 
-// selection lists the jobs that a watch selects.
-func selection(w *macexecv1.WatchJobsRequest) *macexecv1.ListJobsRequest {
+// Selection lists the jobs that a watch selects.
+func Selection(w *macexecv1.WatchJobsRequest) *macexecv1.ListJobsRequest {
 	return &macexecv1.ListJobsRequest{
 		RunId: w.GetRunId(), Tool: w.GetTool(), Principal: w.GetPrincipal(), Key: w.GetKey(),
 		ToolCallId: w.GetToolCallId(), ParentRunId: w.GetParentRunId(), ThreadId: w.GetThreadId(),

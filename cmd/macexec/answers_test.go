@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -36,6 +37,7 @@ type answers struct {
 // jobOf is a job in the state that its key says.
 func jobOf(key string) *macexecv1.Job {
 	job := &macexecv1.Job{Id: key, Key: key}
+	job.Call = &macexecv1.Call{Context: &macexecv1.CallContext{RunId: "r", Traceparent: "old", Tracestate: "old"}}
 	key, _, _ = strings.Cut(key, "+")
 	if key == string(jobs.EndDenied) {
 		job.EndReason = macexecv1.EndReason_END_REASON_DENIED
@@ -114,7 +116,7 @@ func (a artifacts) DownloadFile(req *macexecv1.DownloadFileRequest, s grpc.Serve
 		a.lose()
 		return status.Error(codes.Unavailable, "nobody hears this")
 	case strings.Contains(req.GetReference(), endless):
-		whole.Chunk = whole.Chunk[:1]
+		whole.Chunk = whole.GetChunk()[:1]
 		if err := s.Send(whole); err != nil {
 			return err
 		}
@@ -136,6 +138,7 @@ type hosting struct {
 
 	mu    sync.Mutex
 	then  string
+	asks  int
 	asked func(then string)
 }
 
@@ -156,6 +159,9 @@ func (h *hosting) GetHost(context.Context, *macexecv1.GetHostRequest) (*macexecv
 	if h.asked != nil {
 		h.asked(h.then)
 	}
+	if h.asks++; h.then == "gone" || h.then == "back" && h.asks == 1 {
+		return nil, status.Error(codes.Unavailable, "starting again")
+	}
 	host := &macexecv1.HostInfo{Mode: macexecv1.HostMode_HOST_MODE_DRAINING}
 	switch h.then {
 	case "resumed":
@@ -173,6 +179,9 @@ const hostile = "title\x1b]0;owned\x07 and \u202egpj.exe\nError: forged"
 
 func (a answers) SubmitJob(_ context.Context, req *macexecv1.SubmitJobRequest) (*macexecv1.SubmitJobResponse, error) {
 	key := req.GetIdempotencyKey()
+	if ids := req.GetContext(); ids.GetTraceparent() != "" || ids.GetTracestate() != "" {
+		return nil, status.Error(codes.Internal, "the trace of another call")
+	}
 	if key == losing {
 		a.lose()
 		return nil, status.Error(codes.Unavailable, "nobody hears this")
@@ -320,6 +329,8 @@ func TestDrainIsWaitedFor(t *testing.T) {
 		"done":    {exitOK, ""},
 		"resumed": {exitRefused, "the host is open again"},
 		"busy":    {exitNotSettled, "macexec host resume ends it"},
+		"gone":    {exitNotSettled, "The drain is kept"},
+		"back":    {exitOK, ""},
 	} {
 		ctx, interrupt := context.WithCancel(t.Context())
 		t.Cleanup(interrupt)
@@ -330,7 +341,7 @@ func TestDrainIsWaitedFor(t *testing.T) {
 		}}
 		var out, errs bytes.Buffer
 		code := run(ctx, []string{"--address", answeringHost(t, host), "host", "drain", "--wait", "--reason", then}, stdio{
-			In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: environment(nil), Width: func() int { return 80 },
+			In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: environment(nil), Width: func() int { return 80 }, Patience: time.Second,
 		})
 		if code != want.code || !strings.Contains(errs.String(), want.says) || strings.ContainsAny(errs.String(), "\x1b\x07") {
 			t.Errorf("%s: exit %d, want %d\n%s%s", then, code, want.code, out.String(), errs.String())

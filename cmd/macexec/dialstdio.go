@@ -19,6 +19,9 @@ import (
 func (a *app) dialStdioCommand() *cobra.Command {
 	greet := false
 	cmd := command("dial-stdio", "Connect stdin and stdout with the daemon's socket; ssh:// addresses use it", cobra.NoArgs, func(cmd *cobra.Command, _ []string) error {
+		if a.address == "" {
+			a.Getenv = withoutSSH(a.Getenv, "MACEXEC_ADDRESS")
+		}
 		address, err := a.resolveAddress()
 		if err != nil {
 			return err
@@ -40,6 +43,18 @@ func (a *app) dialStdioCommand() *cobra.Command {
 	})
 	cmd.Flags().BoolVar(&greet, "greet", false, "say on stdout, in a line of its own, that the daemon was reached")
 	return cmd
+}
+
+// withoutSSH is an environment whose variable does not name another host: those who
+// came here by ssh came to reach this one.
+func withoutSSH(getenv func(string) (string, bool), name string) func(string) (string, bool) {
+	return func(asked string) (string, bool) {
+		value, ok := getenv(asked)
+		if asked == name && strings.HasPrefix(value, "ssh:") {
+			return "", false
+		}
+		return value, ok
+	}
 }
 
 // join carries bytes both ways until the daemon ends the connection, which it does

@@ -94,6 +94,11 @@ func TestDialStdioWithoutADaemon(t *testing.T) {
 	if code != exitNotReached || stdout != "" || !strings.Contains(stderr, dir) {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
+	// What reaches another host from there says nothing about this one.
+	code, _, stderr = execute(t, map[string]string{"MACEXEC_ADDRESS": "ssh://elsewhere"}, "--state", dir, "dial-stdio")
+	if code != exitNotReached || !strings.Contains(stderr, dir) {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
 	code, _, stderr = execute(t, nil, "--address", "ssh://elsewhere", "dial-stdio")
 	if code != exitUsage || !strings.Contains(stderr, "a socket of this machine") {
 		t.Errorf("exit code %d, %q", code, stderr)

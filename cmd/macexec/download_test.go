@@ -9,25 +9,21 @@ import (
 // An artifact goes into the folder and nowhere else, and two never into one place.
 func TestPlaceOf(t *testing.T) {
 	t.Parallel()
-	taken := map[string]bool{}
-	for _, c := range []struct{ artifact, own, want string }{
-		{"output", "small.mp4", "small.mp4"},
-		{"thumbnail", "small.mp4", "thumbnail"},
-		{"frames/f-1.png", "f-1.png", "frames/f-1.png"},
-		{"frames/f-2.png", "f-2.png", "frames/f-2.png"},
-		{"masks/f-1.png", "f-1.png", "masks/f-1.png"},
-		{"report", "../../etc/passwd", "report"},
-		{"..", "..", "artifact"},
-		{"../x", "x", "artifact/x"},
-		{"a/../../x", "x", "a/artifact"},
-		{"log", "", "log"},
+	for _, c := range []struct{ artifact, want string }{
+		{"output", "output"},
+		{"frames/f-1.png", "frames/f-1.png"},
+		{"masks/f-1.png", "masks/f-1.png"},
+		{"..", "artifact"},
+		{"../x", "artifact/x"},
+		{"a/../../x", "a/artifact"},
+		{"", "artifact"},
 	} {
-		got := placeOf(c.artifact, c.own, taken)
+		got := placeOf(c.artifact)
 		if got != filepath.FromSlash(c.want) {
-			t.Errorf("%s (%s) goes to %s, want %s", c.artifact, c.own, got, c.want)
+			t.Errorf("%s goes to %s, want %s", c.artifact, got, c.want)
 		}
 		if !filepath.IsLocal(got) || strings.Contains(got, "..") {
-			t.Errorf("%s (%s) goes to %s, out of the folder", c.artifact, c.own, got)
+			t.Errorf("%s goes to %s, out of the folder", c.artifact, got)
 		}
 	}
 }

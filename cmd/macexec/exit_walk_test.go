@@ -56,7 +56,7 @@ func TestEveryExitCode(t *testing.T) {
 	}
 	state := func(s jobs.State) string { return string(s) }
 	dir := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "taken"), 0o700), os.WriteFile(filepath.Join(dir, "taken", "made.txt"), []byte("mine"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "taken"), 0o700), os.WriteFile(filepath.Join(dir, "taken", hostile), []byte("mine"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	walked := map[exitCode]bool{}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -24,7 +26,8 @@ daemon, until macexec host resume.
 
 With --wait the command returns when nothing is queued or running any more. Jobs that
 wait for approval, and unknown ones, are not waited for: they need a person. An
-interrupt ends the wait (exit code 12) and not the drain.`
+interrupt ends the wait (exit code 12) and not the drain, and so does a daemon that stays
+away; while it only starts again the wait goes on.`
 
 const resumeHelp = `Take calls and start jobs again, after a pause or a drain.`
 
@@ -72,6 +75,8 @@ func (a *app) drained(ctx context.Context, c *client.Client, host *macexecv1.Hos
 	defer status.Clear()
 	ticker := time.NewTicker(drainedEvery)
 	defer ticker.Stop()
+	patience := cmp.Or(a.Patience, 30*time.Second)
+	var failing time.Time // since when the daemon does not answer: it may be starting again
 	for host.GetQueued()+host.GetRunning() > 0 {
 		status.Set("drain: " + hostJobs(host))
 		select {
@@ -85,15 +90,31 @@ func (a *app) drained(ctx context.Context, c *client.Client, host *macexecv1.Hos
 		switch {
 		case ctx.Err() != nil:
 			continue
+		case err != nil && !away(err):
+			return nil, explain(err)
+		case err != nil && failing.IsZero():
+			failing = clock()
+			continue
+		case err != nil && clock().Sub(failing) < patience:
+			continue
 		case err != nil:
-			return nil, beforehand(err)
+			status.Clear()
+			a.remarkf("the daemon does not answer: %s. The drain is kept, and goes on when the daemon is back; macexec host show tells how far it is", explain(err).Error())
+			return host, ended(exitNotSettled)
 		}
+		failing = time.Time{}
 		if host = resp.GetHost(); host.GetMode() != macexecv1.HostMode_HOST_MODE_DRAINING {
 			return nil, failed(exitRefused, jobs.CodeStateConflict,
 				fmt.Sprintf("the host is %s again, set by %s, so it is not drained to its end", document.Word(host.GetMode()), orElse(host.GetModeBy(), "somebody")), "macexec host show")
 		}
 	}
 	return host, nil
+}
+
+// away reports that a daemon is not there for a while, as when it starts again.
+func away(err error) bool {
+	e, ok := errors.AsType[*client.Error](err)
+	return ok && (e.NotReached() || e.AnswerLost() || jobs.Code(e.Code()) == jobs.CodeDraining)
 }
 
 func hostJobs(h *macexecv1.HostInfo) string {

@@ -36,7 +36,7 @@ func (f *jobFilter) add(a *app, cmd *cobra.Command) {
 	flags.StringVar(&f.tool, "tool", "", "only of this tool")
 	flags.StringVar(&f.principal, "principal", "", "only of this principal")
 	states := document.Words[macexecv1.JobState]()
-	flags.Var(stateFlag{words: &f.words, folder: &a.state}, "state", "only in these states: "+strings.Join(states, ", ")+"; or, with a slash in it, the daemon's state folder")
+	flags.Var(stateFlag{words: &f.words, folder: &a.state}, "state", "only in these states: "+strings.Join(states, ", ")+"; with a slash in it (./DIR) it is the daemon's state folder, as in other commands")
 	flags.StringArrayVar(&f.labels, "label", nil, "only with this label, k=v")
 	words(cmd, "state", states)
 	nothing(cmd, "run", "parent-run", "thread", "context-id", "tool-call-id", "key", "principal", "label")
@@ -51,7 +51,8 @@ func (f *jobFilter) read() (err error) {
 	for _, word := range f.words {
 		state, ok := document.Enum[macexecv1.JobState](word)
 		if !ok || word == "" {
-			return usagef("--state "+strings.Join(document.Words[macexecv1.JobState](), ", --state "), "there is no state %q", word)
+			return usagef("--state "+strings.Join(document.Words[macexecv1.JobState](), ", --state ")+"; a state folder in this command: MACEXEC_STATE=DIR, or --state with a slash in it: --state ./"+word,
+				"there is no state %q; here --state selects jobs by their state", word)
 		}
 		f.states = append(f.states, state)
 	}
@@ -68,12 +69,7 @@ func (f *jobFilter) selects() bool {
 	return len(f.labelled) > 0 || len(f.states) > 0
 }
 
-func (f *jobFilter) list() *macexecv1.ListJobsRequest {
-	return &macexecv1.ListJobsRequest{
-		RunId: f.run, ParentRunId: f.parentRun, ThreadId: f.thread, ContextId: f.contextID, ToolCallId: f.toolCall,
-		Key: f.key, Tool: f.tool, Principal: f.principal, States: f.states, Labels: f.labelled,
-	}
-}
+func (f *jobFilter) list() *macexecv1.ListJobsRequest { return client.Selection(f.watch()) }
 
 func (f *jobFilter) watch() *macexecv1.WatchJobsRequest {
 	return &macexecv1.WatchJobsRequest{

@@ -77,9 +77,14 @@ func (a *app) jobsRerunCommand() *cobra.Command {
 			options = &macexecv1.Options{}
 		}
 		options.Supersedes, options.StartBy = old.GetId(), by
+		ids := proto.CloneOf(old.GetCall().GetContext())
+		if ids != nil {
+			// The span of the old call has ended; this one is its caller's of today.
+			ids.Traceparent, ids.Tracestate = "", ""
+		}
 		return a.submit(ctx, c, &s, &macexecv1.SubmitJobRequest{
 			Tool: old.GetCall().GetTool(), ToolVersion: old.GetCall().GetToolVersion(),
-			Arguments: raw, Purpose: old.GetCall().GetPurpose(), Options: options, Context: old.GetCall().GetContext(),
+			Arguments: raw, Purpose: old.GetCall().GetPurpose(), Options: options, Context: ids,
 		})
 	})
 	cmd.Long = rerunHelp

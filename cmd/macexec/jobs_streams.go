@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,6 +33,37 @@ func streamed(ctx context.Context, err error) error {
 
 // errSeen ends a watch whose job is settled.
 var errSeen = errors.New("the job is settled")
+
+// told finds out when a watch has told all that happened to a job. The job that comes
+// with an event is as it is now, and the entries that say how it came to that may still
+// be on their way.
+type told struct {
+	after uint64
+	// quiet ends the watch of a job that was settled before it began, when no more comes:
+	// whether there is an entry behind the caller's cursor nobody says otherwise.
+	quiet *time.Timer
+	ended bool
+}
+
+// quietFor is how long such a watch waits for the next entry, which is there already.
+const quietFor = 3 * time.Second
+
+// by takes an event, and reports that it is the last.
+func (t *told) by(e *macexecv1.Event) bool {
+	t.ended = t.ended || client.Settled(e.GetJob().GetState())
+	switch {
+	case !t.ended:
+		return false
+	case e.GetSnapshot() && t.after == 0:
+		return true
+	case client.Settled(e.GetJob().GetState()) && client.Settled(e.GetEntry().GetState()) && e.GetEntry().GetRevision() >= e.GetJob().GetRevision():
+		return true
+	}
+	if t.after > 0 {
+		t.quiet.Reset(quietFor)
+	}
+	return false
+}
 
 const watchHelp = `Print what happens to jobs, or to one job until it is settled. A watch outlives
 restarts of the daemon: nothing is left out, and nothing comes twice.
@@ -66,17 +98,21 @@ func (a *app) jobsWatchCommand() *cobra.Command {
 			return err
 		}
 		last := after
-		err := watch(ctx, req, func(e *macexecv1.Event) error {
+		watched, cancel := context.WithCancelCause(ctx)
+		all := told{after: after, quiet: time.AfterFunc(time.Hour, func() { cancel(errSeen) })}
+		all.quiet.Stop()
+		defer func() { all.quiet.Stop(); cancel(nil) }()
+		err := watch(watched, req, func(e *macexecv1.Event) error {
 			if err := a.printEvent(e); err != nil {
 				return err
 			}
 			last = max(last, e.GetCursor())
-			if req.GetJobId() != "" && client.Settled(e.GetJob().GetState()) {
+			if req.GetJobId() != "" && all.by(e) {
 				return errSeen
 			}
 			return nil
 		})
-		if errors.Is(err, errSeen) {
+		if errors.Is(err, errSeen) || errors.Is(context.Cause(watched), errSeen) {
 			return nil
 		}
 		if last > 0 && a.ErrTerminal {

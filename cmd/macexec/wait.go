@@ -156,21 +156,20 @@ func afterwards(job *macexecv1.Job) string {
 }
 
 // download fetches every artifact of a job into a folder: a file or a folder by its
-// own name, the files of a list into a folder with the list's name. Nothing that is
+// name, the files of a list into a folder with the list's name. Nothing that is
 // there is replaced; what an earlier download brought is left as it is, so that one
 // that ended half-way can be given again.
 func (a *app) download(ctx context.Context, c *client.Client, job *macexecv1.Job, dir string) error {
 	if err := makeFolder(dir); err != nil {
 		return err
 	}
-	taken := map[string]bool{}
 	for _, artifact := range job.GetArtifacts() {
 		reference := artifactReference(job, artifact)
 		info, err := c.Stat(ctx, reference)
 		if err != nil {
 			return beforehand(err)
 		}
-		name := placeOf(artifact.GetName(), info.GetName(), taken)
+		name := placeOf(artifact.GetName())
 		path := filepath.Join(dir, name)
 		if err := makeFolder(filepath.Dir(path)); err != nil {
 			return err
@@ -192,20 +191,13 @@ func artifactReference(job *macexecv1.Job, artifact *macexecv1.Artifact) string 
 	return "job:" + job.GetId() + "/" + artifact.GetName()
 }
 
-// placeOf says where in the folder an artifact goes, and notes that in taken. Two
-// artifacts may have been published under the same name in two folders; the second
-// goes by its name in the manifest.
-func placeOf(artifact, own string, taken map[string]bool) string {
-	list, file, isList := strings.Cut(artifact, "/")
-	place := plainName(own, artifact)
-	switch {
-	case isList:
-		place = filepath.Join(plainName(list), plainName(file))
-	case taken[place]:
-		place = plainName(artifact)
+// placeOf says where in the folder an artifact goes: by its name in the manifest, of
+// which a job has each once.
+func placeOf(artifact string) string {
+	if list, file, isList := strings.Cut(artifact, "/"); isList {
+		return filepath.Join(plainName(list), plainName(file))
 	}
-	taken[place] = true
-	return place
+	return plainName(artifact)
 }
 
 // makeFolder makes a folder of the caller's own, as mkdir -p does.

@@ -15,13 +15,20 @@ const SETTLED = ['JOB_STATE_COMPLETED', 'JOB_STATE_FAILED', 'JOB_STATE_CANCELLED
 
 // insist repeats what may be repeated: requests that read, uploads and downloads from
 // an offset, and a submission under its key. UNAVAILABLE says that the daemon was not
-// reached or went away; anything else is its answer.
-async function insist(what, attempt, patience = 60_000) {
-  for (const until = Date.now() + patience; ; ) {
+// reached or went away; anything else is its answer. An attempt calls moved whenever
+// something got on: only when there is nothing but failure for as long as the patience
+// is it the end. A watch may be idle for long, which is no failure.
+async function insist(what, attempt, { patience = 60_000, idle = false } = {}) {
+  let failing; // since when
+  const moved = () => (failing = undefined);
+  for (;;) {
+    const begun = Date.now();
     try {
-      return await attempt();
+      return await attempt(moved);
     } catch (error) {
-      if (error.code !== 14 /* UNAVAILABLE */ || Date.now() > until) throw error;
+      if (idle && Date.now() - begun > 5_000) moved();
+      failing ??= Date.now();
+      if (error.code !== 14 /* UNAVAILABLE */ || Date.now() - failing > patience) throw error;
       console.error(`${what}: ${error.details}; trying again`);
       await sleep(200 + Math.random() * 300);
     }
@@ -34,10 +41,15 @@ async function upload(host, path) {
   for await (const chunk of createReadStream(path)) hash.update(chunk);
   const sha256 = hash.digest('hex');
   const size = (await stat(path)).size;
-  return insist('upload', async () => {
+  let most = 0; // what has come in, by the host's own word
+  return insist('upload', async (moved) => {
     const there = await host.files.call('StatUpload', { sha256, size });
     if (there.file) return there.file.reference;
     const offset = Number(there.offset);
+    if (offset > most) {
+      most = offset;
+      moved();
+    }
     console.error(`uploading ${size - offset} of ${size} bytes`);
     async function* parts() {
       yield { start: { sha256, size, offset } };
@@ -53,15 +65,18 @@ async function upload(host, path) {
 async function wait(host, id) {
   let job;
   let after = 0;
-  await insist('watch', async () => {
+  await insist('watch', async (moved) => {
     // Of one job, the first event is the job as it is; the others are steps.
     for await (const { event } of host.jobs.receive('WatchJobs', { job_id: id, after, progress: true })) {
-      if (event.cursor !== '0') after = event.cursor;
+      if (event.cursor !== '0' && event.cursor !== after) {
+        after = event.cursor;
+        moved();
+      }
       if (event.progress?.percent) console.error(`${Math.round(event.progress.percent)} %`);
       if (event.job) job = event.job;
       if (job && SETTLED.includes(job.state)) return;
     }
-  });
+  }, { idle: true });
   return job;
 }
 
@@ -71,12 +86,14 @@ async function download(host, reference, path) {
   const part = `${path}.part`;
   const out = await open(part, 'a+');
   try {
-    const file = await insist('download', async () => {
+    const file = await insist('download', async (moved) => {
       let { size: offset } = await out.stat();
       let info;
       for await (const message of host.files.receive('DownloadFile', { reference, offset })) {
         info ??= message.file;
-        if (message.chunk.length > 0) offset += (await out.write(message.chunk)).bytesWritten;
+        if (message.chunk.length === 0) continue;
+        offset += (await out.write(message.chunk)).bytesWritten;
+        moved();
       }
       return info;
     });
