@@ -50,6 +50,10 @@ type Job struct {
 	// is not in the store.
 	Sealed map[string][]byte `json:"sealed,omitempty"`
 
+	// Needs is worked out at the acceptance: a job's slot and locks must not depend on
+	// whether its manifest can be read later. An older record has none.
+	Needs Needs `json:"needs,omitzero"`
+
 	// Event is the transition that the change in progress has made. The store writes
 	// it into the journal with the change, and keeps it nowhere else.
 	Event Event `json:"-"`
@@ -73,6 +77,20 @@ type ToolRef struct {
 	ManifestDigest string  `json:"manifest_digest"` // hex SHA-256 of the manifest's bytes
 	Effects        Effects `json:"effects"`
 	Destructive    bool    `json:"destructive,omitempty"`
+}
+
+// Needs is what a job needs to start. What its locks are is worked out from that, and
+// from the world as it is then; the lock of a serial context is by the call itself.
+type Needs struct {
+	Slot    string    `json:"slot"` // the class
+	Project string    `json:"project,omitempty"`
+	Paths   []PathUse `json:"paths,omitempty"` // in the project
+}
+
+// PathUse is a path that a job reads or, if Write, changes.
+type PathUse struct {
+	Path  string `json:"path"`
+	Write bool   `json:"write,omitempty"`
 }
 
 // WaitKind says what kind of thing a job waits for.

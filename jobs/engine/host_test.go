@@ -204,15 +204,16 @@ type flakyStore struct {
 	n    int
 	made atomic.Int32 // writes that were made
 	// refuse is what every new decision is answered with; nil: none is refused.
-	refuse     error
-	refuseMode error          // what a new mode is answered with; nil: none is refused
-	brokenMode error          // what the kept mode is answered with; nil: it is good
-	read       map[string]int // how often each job was read
-	readAny    *sync.Cond
-	idle       func()                // called when a reader of the journal has read it all
-	failRead   func(read int) error  // asked for each read of a job, counted from 1 by job; nil: none fails
-	deciding   func(context.Context) // called before a submission is decided
-	collecting func()                // called before old uploads are collected
+	refuse      error
+	refuseMode  error          // what a new mode is answered with; nil: none is refused
+	noManifests bool           // no kept manifest can be read
+	brokenMode  error          // what the kept mode is answered with; nil: it is good
+	read        map[string]int // how often each job was read
+	readAny     *sync.Cond
+	idle        func()                // called when a reader of the journal has read it all
+	failRead    func(read int) error  // asked for each read of a job, counted from 1 by job; nil: none fails
+	deciding    func(context.Context) // called before a submission is decided
+	collecting  func()                // called before old uploads are collected
 }
 
 func (s *flakyStore) Wait(ctx context.Context, after uint64) error {
@@ -276,6 +277,13 @@ func (s *flakyStore) CollectBlobs(ctx context.Context, unusedSince time.Time, li
 		s.collecting()
 	}
 	return s.Store.CollectBlobs(ctx, unusedSince, limit)
+}
+
+func (s *flakyStore) Manifest(ctx context.Context, digest string) ([]byte, error) {
+	if s.noManifests {
+		return nil, jobs.Errorf(jobs.CodeRecordDamaged, "the manifest cannot be read")
+	}
+	return s.Store.Manifest(ctx, digest)
 }
 
 func (s *flakyStore) SetMode(ctx context.Context, m jobs.HostMode) error {

@@ -34,10 +34,10 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 		switch job.State {
 		case jobs.StateRunning:
 			e.closedMeanwhile(ctx, job)
-			e.sched.expect(e.turnOfStored(job))
+			e.sched.expect(e.turnOf(ctx, job))
 			e.takeUp(job.ID)
 		case jobs.StateUnknown:
-			e.sched.keep(e.turnOfStored(job))
+			e.sched.keep(e.turnOf(ctx, job))
 		default:
 			waiting = append(waiting, job)
 		}
@@ -45,7 +45,7 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 	// Only those above may have their locks beside others: they are at work, or may be.
 	for _, job := range waiting {
 		if !e.closedMeanwhile(ctx, job) {
-			e.waitOn(job)
+			e.waitOn(ctx, job)
 		}
 	}
 	return nil
@@ -64,17 +64,10 @@ func (e *Engine) closedMeanwhile(ctx context.Context, job *jobs.Job) bool {
 // waitOn lets a job wait as it did before the restart. One that does not wait for locks
 // takes them first; if others have one by now (a link leads elsewhere, say, or it had to
 // give them up for that before), it waits like any other.
-func (e *Engine) waitOn(job *jobs.Job) {
-	refuses := job.Call.Options.OnLock == jobs.OnLockRefuse
-	if job.State != jobs.StateQueued && !refuses {
-		// A person decides first.
-		e.sched.expect(turn{id: job.ID, principal: job.Principal, class: e.slotOf(job), rank: rankOf(job), state: job.State})
-		e.queue(job, turn{})
-		return
-	}
-	t := e.turnOfStored(job)
+func (e *Engine) waitOn(ctx context.Context, job *jobs.Job) {
+	t := e.turnOf(ctx, job)
 	held := false
-	if refuses {
+	if t.refuse {
 		_, held = e.sched.hold(t)
 	}
 	if !held {
@@ -120,18 +113,3 @@ func (a *attempt) resume() error {
 		return a.inspect()
 	}
 }
-
-// slotOf is the class of slots that a job takes.
-func (e *Engine) slotOf(job *jobs.Job) string {
-	tool, err := e.toolOf(job.Tool)
-	if err != nil || !runs(tool) {
-		return publishSlot
-	}
-	if variant, _ := e.chooseVariant(tool); variant != nil {
-		return variant.Slot
-	}
-	return publishSlot
-}
-
-// publishSlot is the class of jobs that start no process.
-const publishSlot = "publish"

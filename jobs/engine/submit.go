@@ -82,7 +82,7 @@ func (e *Engine) decideCall(ctx context.Context, c Caller, req Request) (Receipt
 		denied := jobs.Errorf(jobs.CodePolicyDenied, "the policy denies this call: %s (rule %s)", j.decision.Reason, first(j.decision.Rules))
 		return Receipt{}, refused{j.on(denied)}
 	}
-	return e.accept(ctx, c, req, args, j)
+	return e.accept(ctx, c, req, j)
 }
 
 // admissible tells whether a call of no known key would be taken now; the policy's
@@ -151,7 +151,7 @@ func worldly(err error) error {
 
 // accept stores a call that was judged as a job, and lets it wait for its turn or for a
 // person. If the store refuses it, the locks that it may have by then are given back.
-func (e *Engine) accept(ctx context.Context, c Caller, req Request, args any, j *judgement) (Receipt, error) {
+func (e *Engine) accept(ctx context.Context, c Caller, req Request, j *judgement) (Receipt, error) {
 	job, err := e.newJob(c, req, j)
 	if err != nil {
 		return Receipt{}, err
@@ -164,7 +164,7 @@ func (e *Engine) accept(ctx context.Context, c Caller, req Request, args any, j 
 	if err != nil {
 		return Receipt{}, jobs.Errorf(jobs.CodeInternal, "describe the job: %w", err)
 	}
-	t, err := e.expect(ctx, job, j, args)
+	t, err := e.expect(ctx, job, j)
 	if err != nil {
 		return Receipt{}, err
 	}
@@ -191,13 +191,8 @@ func (e *Engine) accept(ctx context.Context, c Caller, req Request, args any, j 
 
 // expect tells the scheduler of a job that is about to be stored. One that does not
 // wait for locks has them from here on, or is refused.
-func (e *Engine) expect(ctx context.Context, job *jobs.Job, j *judgement, args any) (turn, error) {
-	if job.State != jobs.StateQueued && job.Call.Options.OnLock != jobs.OnLockRefuse {
-		t := turn{id: job.ID, principal: job.Principal, class: j.slot, rank: rankOf(job)} // a person decides first
-		e.sched.expect(t)
-		return t, nil
-	}
-	t := e.turnOf(ctx, job, j.slot, j.tool, args)
+func (e *Engine) expect(ctx context.Context, job *jobs.Job, j *judgement) (turn, error) {
+	t := e.turnOf(ctx, job)
 	if !t.refuse {
 		e.sched.expect(t)
 		return t, nil
@@ -319,7 +314,7 @@ func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) 
 			Purpose: req.Purpose, Options: req.Options, Context: req.Context,
 		},
 		Tool: j.ref, Verdicts: j.verdicts, Decision: j.decision, Inputs: j.inputs,
-		SubmittedAt: now,
+		Needs: callNeeds(j.slot, j.tool, j.args), SubmittedAt: now,
 	}
 	if len(j.secrets) > 0 {
 		job.Sealed = map[string][]byte{}
@@ -370,8 +365,11 @@ func (e *Engine) Check(ctx context.Context, c Caller, req Request) (Check, error
 	if j.decision.Effect == jobs.Deny {
 		return check, nil
 	}
-	call := &jobs.Job{Principal: c.Principal, Call: jobs.Call{Options: req.Options, Context: req.Context}, SubmittedAt: e.now(), Seq: math.MaxUint64}
-	t := e.turnOf(ctx, call, j.slot, j.tool, args)
+	call := &jobs.Job{
+		Principal: c.Principal, Call: jobs.Call{Options: req.Options, Context: req.Context},
+		Needs: callNeeds(j.slot, j.tool, j.args), SubmittedAt: e.now(), Seq: math.MaxUint64,
+	}
+	t := e.turnOf(ctx, call)
 	if o, ok := e.sched.obstacle(t); ok && t.refuse {
 		return Check{}, j.on(o.refusal())
 	} else if ok {

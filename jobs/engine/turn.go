@@ -17,62 +17,66 @@ import (
 type needs struct {
 	principal string
 	project   string
-	paths     []pathNeed
+	paths     []jobs.PathUse
 	context   string // of a serial job
 }
 
-type pathNeed struct {
-	path string
-	mode lockMode // shared or exclusive
-}
-
-// turnOf is what the scheduler has to know of a job; the tool and arguments are those
-// that it was accepted with.
-func (e *Engine) turnOf(ctx context.Context, job *jobs.Job, class string, tool *schemas.Tool, args any) turn {
+// turnOf is what the scheduler has to know of a job.
+func (e *Engine) turnOf(ctx context.Context, job *jobs.Job) turn {
+	n := e.needsOf(job)
 	t := turn{
-		id: job.ID, principal: job.Principal, class: class, rank: rankOf(job),
+		id: job.ID, principal: job.Principal, class: n.Slot, rank: rankOf(job),
 		refuse: job.Call.Options.OnLock == jobs.OnLockRefuse, state: job.State,
-		needs: needs{principal: job.Principal},
+		needs: needs{principal: job.Principal, project: n.Project, paths: n.Paths},
 	}
 	if job.Call.Options.SerialContext {
 		t.needs.context = job.Call.Context.ContextID
 	}
-	if tool != nil {
-		t.needs.project, t.needs.paths = projectOf(args), pathNeeds(tool, args)
+	if job.State != jobs.StateAwaitingApproval || t.refuse { // else a person decides first
+		t.claims = e.claims(ctx, t.needs)
 	}
-	t.claims = e.claims(ctx, t.needs)
 	return t
 }
 
-// turnOfStored is turnOf for a job that an earlier request, or an earlier engine, left.
-func (e *Engine) turnOfStored(job *jobs.Job) turn {
-	class := e.slotOf(job)
+// needsOf is what a job needs, as its record says it; of an older record it is worked
+// out from the manifest.
+func (e *Engine) needsOf(job *jobs.Job) jobs.Needs {
+	if job.Needs.Slot != "" {
+		return job.Needs
+	}
 	tool, err := e.toolOf(job.Tool)
 	args, findings := schemas.Parse(job.Call.Arguments, schemas.DefaultLimits())
 	if err != nil || len(findings) > 0 {
 		e.log.Warn("the paths that a job uses cannot be told, so it has no locks on them", "job_id", job.ID, "error", err)
-		tool = nil
+		return jobs.Needs{Slot: publishSlot}
 	}
-	return e.turnOf(context.Background(), job, class, tool, args)
+	slot := publishSlot
+	if runs(tool) {
+		if variant, _ := e.chooseVariant(tool); variant != nil {
+			slot = variant.Slot
+		}
+	}
+	return callNeeds(slot, tool, args)
 }
 
-// pathNeeds lists the paths in a project that a call reads or changes. What was
-// uploaded, and what another job keeps, nobody can change.
-func pathNeeds(tool *schemas.Tool, args any) []pathNeed {
-	var list []pathNeed
+// publishSlot is the class of jobs that start no process.
+const publishSlot = "publish"
+
+// callNeeds is what a call of a tool needs. What was uploaded, and what another job
+// keeps, nobody can change.
+func callNeeds(slot string, tool *schemas.Tool, args any) jobs.Needs {
+	n := jobs.Needs{Slot: slot, Project: projectOf(args)}
 	for _, arg := range tool.Files(args) {
-		n := pathNeed{path: arg.Value, mode: exclusive}
+		write := true
 		if arg.Role == schemas.RoleInput {
 			if strings.HasPrefix(arg.Value, blobPrefix) || strings.HasPrefix(arg.Value, jobPrefix) {
 				continue
 			}
-			if !slices.ContainsFunc(tool.Publish, func(p schemas.PublishSpec) bool { return p.Remove == arg.Name }) {
-				n.mode = shared
-			}
+			write = slices.ContainsFunc(tool.Publish, func(p schemas.PublishSpec) bool { return p.Remove == arg.Name })
 		}
-		list = append(list, n)
+		n.Paths = append(n.Paths, jobs.PathUse{Path: arg.Value, Write: write})
 	}
-	return list
+	return n
 }
 
 // claims works the locks of a job out from the world as it is. Two calls that write a
@@ -87,7 +91,8 @@ func (e *Engine) claims(ctx context.Context, n needs) []claim {
 		return list
 	}
 	for _, p := range n.paths {
-		list = addClaim(list, claim{key: "path:" + n.project + "\x00" + path.Clean(p.path), mode: p.mode, name: p.path})
+		own, _ := lockModesOf(p)
+		list = addClaim(list, claim{key: "path:" + n.project + "\x00" + path.Clean(p.Path), mode: own, name: p.Path})
 	}
 	root, err := e.openProject(ctx, n.principal, n.project)
 	if err != nil {
@@ -95,22 +100,27 @@ func (e *Engine) claims(ctx context.Context, n needs) []claim {
 	}
 	defer root.Close()
 	for _, p := range n.paths {
-		inside := intentShared
-		if p.mode == exclusive {
-			inside = intentExclusive
+		own, folders := lockModesOf(p)
+		for _, key := range root.FolderLockKeys(p.Path) {
+			list = addClaim(list, claim{key: key, mode: folders, name: p.Path})
 		}
-		for _, key := range root.FolderLockKeys(p.path) {
-			list = addClaim(list, claim{key: key, mode: inside, name: p.path})
-		}
-		keys, err := root.LockKeys(p.path)
+		keys, err := root.LockKeys(p.Path)
 		if err != nil {
 			continue // it cannot be used either, and the attempt says so
 		}
 		for _, key := range keys {
-			list = addClaim(list, claim{key: key, mode: p.mode, name: p.path})
+			list = addClaim(list, claim{key: key, mode: own, name: p.Path})
 		}
 	}
 	return list
+}
+
+// lockModesOf says how a path is locked, and how the folders are that it lies in.
+func lockModesOf(p jobs.PathUse) (own, folders lockMode) {
+	if p.Write {
+		return exclusive, intentExclusive
+	}
+	return shared, intentShared
 }
 
 // sameClaims reports whether two sets of claims are of the same locks.

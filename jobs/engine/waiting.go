@@ -12,7 +12,7 @@ import (
 func (e *Engine) admit(job *jobs.Job) {
 	var t turn
 	if job.State == jobs.StateQueued {
-		t = e.turnOfStored(job)
+		t = e.turnOf(context.Background(), job)
 	}
 	e.queue(job, t)
 }

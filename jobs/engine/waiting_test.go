@@ -266,3 +266,46 @@ func TestIDsAfterForeignOnes(t *testing.T) {
 		t.Errorf("%s after the clock was set back: %v", later, err)
 	}
 }
+
+// TestRestartLeavesLocksAndSlotWithTheirJob: what a job has does not depend on whether
+// the manifest that it was accepted with can still be read, nor on a record that says it.
+func TestRestartLeavesLocksAndSlotWithTheirJob(t *testing.T) {
+	t.Parallel()
+	for name, older := range map[string]bool{"no manifest": false, "an older record": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := lockHost(t)
+			job := h.mustCall(owner(), "hold", "k", `{"output":"a.txt"}`, jobs.Options{})
+			h.await(job.ID, running)
+			h.Stop()
+			h.write(filepath.Join("tools", "tool0.yaml"), lockTools()[0]+"# mended\n")
+			if older {
+				if _, err := h.store.Store.Update(t.Context(), job.ID, func(j *jobs.Job) (jobs.Note, error) {
+					j.Needs = jobs.Needs{}
+					return jobs.Note{}, nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.store.noManifests = !older
+			h.start()
+			if _, err := h.call(owner(), "hold", "other", `{"output":"a.txt"}`, jobs.Options{OnLock: jobs.OnLockRefuse}); jobs.CodeOf(err) != jobs.CodeLockHeld {
+				t.Errorf("beside the running job: %v", err)
+			}
+			used := map[string]int{}
+			for _, slot := range h.sched.slots() {
+				if slot.Used > 0 {
+					used[slot.Class] = slot.Used
+				}
+			}
+			if len(used) != 1 || used["many"] != 1 {
+				t.Errorf("slots in use: %v", used)
+			}
+			if _, err := h.Cancel(t.Context(), owner(), job.ID, "enough"); err != nil {
+				t.Fatal(err)
+			}
+			h.wantState(h.await(job.ID, settled), jobs.StateCancelled, jobs.EndCancelledByCaller)
+			h.wantNothingLeft()
+		})
+	}
+}
