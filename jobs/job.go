@@ -85,6 +85,16 @@ type Needs struct {
 	Slot    string    `json:"slot"` // the class
 	Project string    `json:"project,omitempty"`
 	Paths   []PathUse `json:"paths,omitempty"` // in the project
+	// Locks are those that the job had when its newest attempt began. They are its own
+	// over a restart, whatever has become of the names that they were worked out from.
+	Locks []Lock `json:"locks,omitempty"`
+}
+
+// Lock is a lock that a job has, as the scheduler of this boot session knows it.
+type Lock struct {
+	Key  string `json:"key"`
+	Mode int    `json:"mode"`
+	Name string `json:"name"` // what the caller knows it by
 }
 
 // PathUse is a path that a job reads or, if Write, changes.

@@ -11,7 +11,7 @@ import (
 // Who reads a path has it shared, who writes it exclusive; the folders that it lies in
 // are locked with the intent to do so inside, so that a job which reads or writes a
 // whole folder clashes with those that are at work in it.
-type lockMode int
+type lockMode int // kept in the records of jobs that run: a number never changes its meaning
 
 const (
 	intentShared lockMode = iota

@@ -106,10 +106,12 @@ func (e *Engine) begin(id string) error {
 	} else if ended {
 		return jobs.Errorf(jobs.CodeStateConflict, "the run of job %s was cancelled", id).WithJob(id)
 	}
+	locks := locksOf(e.sched.claims(id))
 	_, err = e.change(id, "an attempt begins", func(j *jobs.Job) error {
 		if e.sched.paused.Load() {
 			return errPaused
 		}
+		j.Needs.Locks = locks
 		return j.Begin(e.boot, e.now())
 	})
 	return err

@@ -164,6 +164,16 @@ func (s *scheduler) take() (id string, n needs, ok bool) {
 	return t.id, t.needs, true
 }
 
+// claims returns the locks that a job has or waits for.
+func (s *scheduler) claims(id string) []claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.turns[id]; t != nil {
+		return slices.Clone(t.claims)
+	}
+	return nil
+}
+
 // relock gives a job that is about to start the locks as they are worked out now. If
 // others have them, the job is queued again once its slot is given back.
 func (s *scheduler) relock(id string, claims []claim) bool {

@@ -35,7 +35,21 @@ func (e *Engine) turnOf(ctx context.Context, job *jobs.Job) turn {
 	if job.State != jobs.StateAwaitingApproval || t.refuse { // else a person decides first
 		t.claims = e.claims(ctx, t.needs)
 	}
+	if job.State == jobs.StateRunning || job.State == jobs.StateUnknown {
+		for _, l := range job.Needs.Locks {
+			t.claims = addClaim(t.claims, claim{key: l.Key, mode: lockMode(l.Mode), name: l.Name})
+		}
+	}
 	return t
+}
+
+// locksOf is how a job's record keeps the locks that it has.
+func locksOf(claims []claim) []jobs.Lock {
+	var list []jobs.Lock
+	for _, c := range claims {
+		list = append(list, jobs.Lock{Key: c.key, Mode: int(c.mode), Name: c.name})
+	}
+	return list
 }
 
 // needsOf is what a job needs, as its record says it; of an older record it is worked

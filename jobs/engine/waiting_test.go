@@ -309,3 +309,31 @@ func TestRestartLeavesLocksAndSlotWithTheirJob(t *testing.T) {
 		})
 	}
 }
+
+// TestRestartLeavesLocksThatNamesHaveLeft: a job's lock on a file is its own also when
+// the name that it was worked out from is gone.
+func TestRestartLeavesLocksThatNamesHaveLeft(t *testing.T) {
+	t.Parallel()
+	h := lockHost(t)
+	h.write(h.project("file.txt"), "x")
+	alias := filepath.Join(h.state, h.project("alias"))
+	if err := os.Link(filepath.Join(h.state, h.project("file.txt")), alias); err != nil {
+		t.Fatal(err)
+	}
+	job := h.mustCall(owner(), "hold", "k", `{"output":"alias"}`, jobs.Options{Replace: true})
+	h.await(job.ID, running)
+	h.Stop()
+	if err := os.Remove(alias); err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+	_, err := h.call(owner(), "hold", "other", `{"output":"file.txt"}`, jobs.Options{OnLock: jobs.OnLockRefuse, Replace: true})
+	if jobs.CodeOf(err) != jobs.CodeLockHeld {
+		t.Errorf("beside the running job: %v", err)
+	}
+	if _, err := h.Cancel(t.Context(), owner(), job.ID, "enough"); err != nil {
+		t.Fatal(err)
+	}
+	h.await(job.ID, settled)
+	h.wantNothingLeft()
+}
