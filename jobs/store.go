@@ -132,6 +132,11 @@ type Store interface {
 
 	// PutProject adds a project: CodeProjectExists if the name has another folder.
 	PutProject(ctx context.Context, p Project, by string) error
+	// ReplaceProjects gives each project its folder, in place of one that its name may
+	// have, in one write with an entry for each that changes. In that write inUse is asked
+	// about every job that is not settled, with those whose folder changes; an error of it
+	// is the answer, and nothing is written.
+	ReplaceProjects(ctx context.Context, list []Project, by string, inUse func(job *Job, changed []Project) error) error
 	// DeleteProject removes a project, not its files, or CodeProjectNotFound.
 	DeleteProject(ctx context.Context, name, by string) error
 	// Projects returns every project, by name.

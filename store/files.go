@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"encoding/json"
 	"slices"
 
@@ -89,8 +90,8 @@ func (s *Store) Manifest(ctx context.Context, digest string) ([]byte, error) {
 
 // PutProject implements jobs.Store. The same project again changes nothing.
 func (s *Store) PutProject(ctx context.Context, p jobs.Project, by string) error {
-	if p.Name == "" || p.Root == "" {
-		return jobs.Errorf(jobs.CodeRequestInvalid, "a project needs a name and a folder")
+	if err := wholeProject(p); err != nil {
+		return err
 	}
 	return s.do(ctx, func(b *batch) (func() error, error) {
 		if raw := b.bucket(bucketProjects).Get([]byte(p.Name)); raw != nil {
@@ -110,6 +111,83 @@ func (s *Store) PutProject(ctx context.Context, p jobs.Project, by string) error
 		return b.putWithEntry(b.bucket(bucketProjects), p.Name, raw, jobs.Entry{
 			Kind: jobs.EntryProject, Principal: by, Message: "added project " + p.Name, Data: raw,
 		})
+	})
+}
+
+func wholeProject(p jobs.Project) error {
+	if p.Name == "" || p.Root == "" {
+		return jobs.Errorf(jobs.CodeRequestInvalid, "a project needs a name and a folder")
+	}
+	return nil
+}
+
+// ReplaceProjects implements jobs.Store.
+func (s *Store) ReplaceProjects(ctx context.Context, list []jobs.Project, by string, inUse func(*jobs.Job, []jobs.Project) error) error {
+	for _, p := range list {
+		if err := wholeProject(p); err != nil {
+			return err
+		}
+	}
+	return s.do(ctx, func(b *batch) (func() error, error) {
+		projects, last := b.bucket(bucketProjects), b.chain
+		var moved []jobs.Project // those that have another folder
+		var writes []func() error
+		for _, p := range list {
+			message := "added project " + p.Name
+			if raw := projects.Get([]byte(p.Name)); raw != nil {
+				var old jobs.Project
+				// A damaged record is replaced too: nobody can use that project.
+				switch err := decodeInto("the record of project "+p.Name, raw, &old); {
+				case err == nil && old.Root == p.Root:
+					continue
+				case err == nil:
+					moved = append(moved, p)
+				}
+				message = "gave project " + p.Name + " another folder"
+			}
+			raw, err := encodeRecord(p)
+			if err != nil {
+				return nil, err
+			}
+			entry, err := b.sealAfter(last, jobs.Entry{Kind: jobs.EntryProject, Principal: by, Message: message, Data: raw})
+			if err != nil {
+				return nil, err
+			}
+			last = entry.head
+			writes = append(writes, func() error {
+				return errors.Join(projects.Put([]byte(p.Name), raw), b.putEntry(entry))
+			})
+		}
+		if err := b.unused(moved, inUse); err != nil || len(writes) == 0 {
+			return nil, err
+		}
+		return func() error {
+			for _, write := range writes {
+				if err := write(); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, nil
+	})
+}
+
+// unused asks about every job that is not settled. One whose record is damaged cannot
+// run, and so needs no project.
+func (b *batch) unused(changed []jobs.Project, inUse func(*jobs.Job, []jobs.Project) error) error {
+	if len(changed) == 0 {
+		return nil
+	}
+	return b.open.ForEach(func(id, _ []byte) error {
+		snap, err := b.snapshot(string(id))
+		if err != nil {
+			return nil //nolint:nilerr // it is damaged, as Open says
+		}
+		job, err := decodeJob(snap.id, snap.raw)
+		if err != nil {
+			return nil //nolint:nilerr // it is damaged, as Open says
+		}
+		return inUse(job, changed)
 	})
 }
 

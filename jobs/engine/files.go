@@ -160,21 +160,25 @@ func (e *Engine) AddProject(ctx context.Context, c Caller, p jobs.Project) (jobs
 	return p, e.store.PutProject(context.WithoutCancel(ctx), p, c.Principal)
 }
 
-// CheckProject says why a name could not be given a folder now, in place of the
-// folder that it may have.
-func (e *Engine) CheckProject(ctx context.Context, c Caller, p jobs.Project) error {
-	p, err := e.soundProject(p)
-	if err != nil {
-		return err
+// ReplaceProjects gives each project its folder, in place of one that its name may
+// have; all of them or, if one cannot have it or a job that is not settled uses one that
+// would change, none.
+func (e *Engine) ReplaceProjects(ctx context.Context, c Caller, list []jobs.Project) error {
+	sound := make([]jobs.Project, 0, len(list))
+	for _, p := range list {
+		p, err := e.soundProject(p)
+		if err != nil {
+			return err
+		}
+		sound = append(sound, p)
 	}
-	have, err := e.store.Projects(ctx)
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(have, func(o jobs.Project) bool { return o.Name == p.Name && o.Root != p.Root }) {
-		return e.notInUse(ctx, c, p.Name)
-	}
-	return nil
+	return e.store.ReplaceProjects(context.WithoutCancel(ctx), sound, c.Principal, func(j *jobs.Job, changed []jobs.Project) error {
+		used := projectUsedBy(j)
+		if !slices.ContainsFunc(changed, func(p jobs.Project) bool { return p.Name == used }) {
+			return nil
+		}
+		return inUse(c, j, used)
+	})
 }
 
 // soundProject looks at a project without regard to those that there are.
@@ -240,16 +244,27 @@ func (e *Engine) notInUse(ctx context.Context, c Caller, name string) error {
 		return err
 	}
 	for _, j := range open {
-		var args any
-		if json.Unmarshal(j.Call.Arguments, &args) != nil || projectOf(args) != name {
-			continue
+		if projectUsedBy(j) == name {
+			return inUse(c, j, name)
 		}
-		if j.Principal != c.Principal {
-			return jobs.Errorf(jobs.CodeProjectInUse, "a job that is not settled uses project %s", name)
-		}
-		return jobs.Errorf(jobs.CodeProjectInUse, "job %s is %s and uses project %s; wait for it or cancel it", j.ID, j.State, name).WithJob(j.ID)
 	}
 	return nil
+}
+
+// projectUsedBy is the project of a job's call; empty if its arguments cannot be read.
+func projectUsedBy(j *jobs.Job) string {
+	var args any
+	if json.Unmarshal(j.Call.Arguments, &args) != nil {
+		return ""
+	}
+	return projectOf(args)
+}
+
+func inUse(c Caller, j *jobs.Job, project string) error {
+	if j.Principal != c.Principal {
+		return jobs.Errorf(jobs.CodeProjectInUse, "a job that is not settled uses project %s", project)
+	}
+	return jobs.Errorf(jobs.CodeProjectInUse, "job %s is %s and uses project %s; wait for it or cancel it", j.ID, j.State, project).WithJob(j.ID)
 }
 
 // projectName reports whether s is a name for a project: a letter or digit, then at

@@ -171,5 +171,57 @@ func fileTests() []suiteTest {
 			}
 			wantSame(t, "entries", []jobs.EntryKind{jobs.EntryProject, jobs.EntryProject, jobs.EntryProject}, kinds(entries(t, s, 0)))
 		}},
+		{"projects are replaced all or none", func(t *testing.T, s jobs.Store) {
+			a, b, c := jobs.Project{Name: "a", Root: "/srv/a"}, jobs.Project{Name: "b", Root: "/srv/b"}, jobs.Project{Name: "c", Root: "/srv/c"}
+			replace := func(inUse func(*jobs.Job, []jobs.Project) error, list ...jobs.Project) error {
+				return s.ReplaceProjects(t.Context(), list, "operator", inUse)
+			}
+			asked := 0
+			free := func(_ *jobs.Job, changed []jobs.Project) error {
+				asked++
+				wantSame(t, "changed", []jobs.Project{{Name: "a", Root: "/srv/new"}}, changed)
+				return nil
+			}
+			want := func(want ...jobs.Project) {
+				t.Helper()
+				got, err := s.Projects(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantSame(t, "projects", want, got)
+			}
+			open := mustSubmit(t, s, 1)
+			mustUpdate(t, s, mustSubmit(t, s, 2).ID, Cancel)
+			if err := replace(free, a, b); err != nil || asked > 0 {
+				t.Fatalf("asked %d times about new projects: %v", asked, err)
+			}
+			want(a, b)
+			before := s.Head()
+			if err := replace(free, a, b); err != nil || s.Head() != before || asked > 0 {
+				t.Errorf("the same again: %v, asked %d times", err, asked)
+			}
+			moved := jobs.Project{Name: "a", Root: "/srv/new"}
+			used := jobs.Errorf(jobs.CodeProjectInUse, "it is used")
+			wantCode(t, replace(func(j *jobs.Job, _ []jobs.Project) error {
+				if j.ID != open.ID {
+					t.Errorf("asked about job %s", j.ID)
+				}
+				return used
+			}, c, moved), jobs.CodeProjectInUse)
+			wantCode(t, replace(free, c, jobs.Project{Name: "d"}), jobs.CodeRequestInvalid)
+			want(a, b)
+			if s.Head() != before {
+				t.Error("the journal tells of what was refused")
+			}
+			if err := replace(free, c, moved, b); err != nil || asked != 1 {
+				t.Errorf("%v, asked %d times", err, asked)
+			}
+			want(moved, b, c)
+			var told []string
+			for _, e := range entries(t, s, before) {
+				told = append(told, string(e.Kind)+" "+e.Principal+" "+e.Message)
+			}
+			wantSame(t, "entries", []string{"project.changed operator added project c", "project.changed operator gave project a another folder"}, told)
+		}},
 	}
 }
