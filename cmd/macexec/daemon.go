@@ -284,12 +284,9 @@ func nameProjects(ctx context.Context, eng *engine.Engine, state string, configu
 		configured[engine.DefaultProject] = root
 	}
 	for _, name := range slices.Sorted(maps.Keys(configured)) {
-		project := jobs.Project{Name: name, Root: configured[name]}
-		err := putProject(ctx, eng, host, project)
+		err := eng.ReplaceProjects(ctx, host, []jobs.Project{{Name: name, Root: configured[name]}})
 		if err != nil && name != engine.DefaultProject {
-			// An unplugged disk, say, must not keep the others and every repeat from their
-			// answers.
-			log.Warn("a project of the configuration is left out", "project", name, "error", err)
+			log.Warn(leftOut, "project", name, "error", err)
 			continue
 		}
 		if err != nil {
@@ -297,20 +294,6 @@ func nameProjects(ctx context.Context, eng *engine.Engine, state string, configu
 		}
 	}
 	return nil
-}
-
-// putProject gives a name a folder, another one if it has one; unless a job still
-// needs the old one.
-func putProject(ctx context.Context, eng *engine.Engine, by engine.Caller, p jobs.Project) error {
-	_, err := eng.AddProject(ctx, by, p)
-	if jobs.CodeOf(err) != jobs.CodeProjectExists {
-		return err
-	}
-	if err := eng.RemoveProject(ctx, by, p.Name); err != nil {
-		return err
-	}
-	_, err = eng.AddProject(ctx, by, p)
-	return err
 }
 
 // ownKeeper keeps a copy of the keeper under its digest, so that an upgrade does

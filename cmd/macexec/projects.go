@@ -71,7 +71,7 @@ func (a *app) remarkReturn(ctx context.Context, c *client.Client, name string) {
 	for _, field := range resp.GetConfig().GetFields() {
 		var named map[string]string
 		if field.GetPointer() == "/projects" && json.Unmarshal(field.GetValue(), &named) == nil && named[name] != "" {
-			a.remarkf("%s names the project %s, too: the next start of the daemon adds it again", resp.GetConfig().GetPath(), name)
+			a.remarkf("%s names the project %s, too: the next start of the daemon, or the next reload, adds it again", resp.GetConfig().GetPath(), name)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -26,12 +27,15 @@ type configuration struct {
 
 	mu      sync.Mutex                 // held over a whole reload
 	inForce map[string]json.RawMessage // by pointer; a field that the file left out is not there
+	named   map[string]string          // the projects of the file that was read last
 	fields  []configField
 	readAt  time.Time
 }
 
+const projectsField = "/projects"
+
 func newConfiguration(path string, c config, eng *engine.Engine, log *slog.Logger) *configuration {
-	conf := &configuration{path: path, eng: eng, log: log, inForce: map[string]json.RawMessage{}, fields: c.fields, readAt: clock()}
+	conf := &configuration{path: path, eng: eng, log: log, inForce: map[string]json.RawMessage{}, named: c.Projects, fields: c.fields, readAt: clock()}
 	for _, f := range c.fields {
 		conf.put(f.pointer, c.given(f.pointer))
 	}
@@ -46,11 +50,9 @@ func (c *configuration) put(pointer string, value json.RawMessage) {
 	}
 }
 
-// Reload reads the file again. All is looked at before anything changes: a file that
-// cannot be used, or a changed project that cannot be one, changes nothing. The projects
-// go first, as one of them may have come into use since it was looked at. If one fails
-// after all, those before it are changed and the rest stays as it was; Show tells that,
-// and the next reload goes on from there.
+// Reload reads the file again. It is all or nothing: a file that cannot be used, or a
+// new or changed project that cannot be one, changes nothing. The projects go first, as
+// one of them may be in use; the rest was checked by then.
 func (c *configuration) Reload(ctx context.Context, by engine.Caller) (applied, needsRestart []string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,9 +60,16 @@ func (c *configuration) Reload(ctx context.Context, by engine.Caller) (applied, 
 	if err != nil {
 		return nil, nil, jobs.Errorf(jobs.CodeRequestInvalid, "the configuration cannot be used, and what was in force stays: %w", err)
 	}
+	if err := programs.CheckDirs(next.ToolPath); err != nil {
+		return nil, nil, jobs.Errorf(jobs.CodeRequestInvalid, "the configuration cannot be used, and what was in force stays: %w", err)
+	}
+	if err := c.lookAtProjects(ctx); err != nil {
+		return nil, nil, err
+	}
+	differs := func(f configField) bool { return !bytes.Equal(c.inForce[f.pointer], next.given(f.pointer)) }
 	for _, f := range c.fields {
 		switch {
-		case bytes.Equal(c.inForce[f.pointer], next.given(f.pointer)):
+		case !differs(f):
 		case f.reloads:
 			applied = append(applied, f.pointer)
 		default:
@@ -68,53 +77,102 @@ func (c *configuration) Reload(ctx context.Context, by engine.Caller) (applied, 
 		}
 	}
 	c.readAt = clock()
-	if len(applied) == 0 {
-		return applied, needsRestart, nil
-	}
-	if err := programs.CheckDirs(next.ToolPath); err != nil {
-		return nil, nil, jobs.Errorf(jobs.CodeRequestInvalid, "the configuration cannot be used, and what was in force stays: %w", err)
-	}
-	have, changed, err := c.changedProjects(ctx, by, next)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, p := range changed {
-		if err := putProject(ctx, c.eng, by, p); err != nil {
+	if slices.Contains(applied, projectsField) {
+		changed, err := c.nameProjects(ctx, by, next)
+		if err != nil {
 			return nil, nil, err
 		}
-		have[p.Name] = p.Root
-		now, err := json.Marshal(have)
-		if err != nil {
-			return nil, nil, jobs.Errorf(jobs.CodeInternal, "describe the projects: %w", err)
+		if !changed {
+			applied = slices.DeleteFunc(applied, func(pointer string) bool { return pointer == projectsField })
 		}
-		c.put("/projects", now)
+	}
+	if len(applied) == 0 {
+		return applied, needsRestart, nil
 	}
 	if err := c.eng.Reconfigure(ctx, by, next.limits(), next.ToolPath, applied); err != nil {
 		return nil, nil, err
 	}
 	for _, pointer := range applied {
-		c.put(pointer, next.given(pointer))
+		if pointer != projectsField {
+			c.put(pointer, next.given(pointer))
+		}
 	}
 	return applied, needsRestart, nil
 }
 
-// changedProjects are those that the file names now and did not name before, or with
-// another folder: each must be able to be one. have are the folders in force, by name.
-func (c *configuration) changedProjects(ctx context.Context, by engine.Caller, next config) (have map[string]string, changed []jobs.Project, err error) {
-	have = map[string]string{}
-	_ = json.Unmarshal(c.inForce["/projects"], &have) // the schema has seen it
+// lookAtProjects brings up to date what is in force of the projects that the file named:
+// a start leaves one out that cannot be one, and people remove them.
+func (c *configuration) lookAtProjects(ctx context.Context) error {
+	have, err := c.eng.Projects(ctx, engine.Caller{})
+	if err != nil || len(c.named) == 0 {
+		return err
+	}
+	there := map[string]string{}
+	for _, p := range have {
+		switch root, named := c.named[p.Name]; {
+		case named && sameFolder(root, p.Root):
+			there[p.Name] = root
+		case named:
+			there[p.Name] = p.Root
+		}
+	}
+	if len(there) == 0 {
+		c.put(projectsField, nil)
+		return nil
+	}
+	text, err := json.Marshal(there)
+	if err != nil {
+		return jobs.Errorf(jobs.CodeInternal, "describe the projects: %w", err)
+	}
+	c.put(projectsField, text)
+	return nil
+}
+
+// sameFolder says whether a path of the file is the folder of a project, which is
+// remembered without links.
+func sameFolder(path, root string) bool {
+	if path == root {
+		return true
+	}
+	folder, err := filepath.EvalSymlinks(path)
+	return err == nil && folder == root
+}
+
+// nameProjects gives the projects of the file their folders, and says whether anything
+// in force has changed. What is new in the file must be possible; what could not be one
+// already when the file was read last is tried again, and left out again if need be.
+func (c *configuration) nameProjects(ctx context.Context, by engine.Caller, next config) (changed bool, err error) {
+	before := c.inForce[projectsField]
+	var there map[string]string
+	_ = json.Unmarshal(before, &there) // lookAtProjects wrote it
+	var fresh, late []jobs.Project
 	for _, name := range slices.Sorted(maps.Keys(next.Projects)) {
 		p := jobs.Project{Name: name, Root: next.Projects[name]}
-		if have[name] == p.Root {
-			continue
+		switch {
+		case there[name] == p.Root:
+		case c.named[name] == p.Root:
+			late = append(late, p)
+		default:
+			fresh = append(fresh, p)
 		}
-		if err := c.eng.CheckProject(ctx, by, p); err != nil {
-			return nil, nil, err
-		}
-		changed = append(changed, p)
 	}
-	return have, changed, nil
+	if err := c.eng.ReplaceProjects(ctx, by, fresh); err != nil {
+		return false, err
+	}
+	for _, p := range late {
+		if err := c.eng.ReplaceProjects(ctx, by, []jobs.Project{p}); err != nil {
+			c.log.Warn(leftOut, "project", p.Name, "error", err)
+		}
+	}
+	c.named = next.Projects
+	c.put(projectsField, next.given(projectsField))
+	err = c.lookAtProjects(ctx)
+	return !bytes.Equal(before, c.inForce[projectsField]), err
 }
+
+// leftOut is what the log says of a project that cannot be one: an unplugged disk, say,
+// must not keep the others and every repeat from their answers.
+const leftOut = "a project of the configuration is left out"
 
 // hangUp reloads for a SIGHUP, and tells the log of the outcome.
 func (c *configuration) hangUp(ctx context.Context) {
@@ -130,9 +188,12 @@ func (c *configuration) hangUp(ctx context.Context) {
 }
 
 // Show compares what is in force with the file as it is now.
-func (c *configuration) Show(context.Context, engine.Caller) (server.ConfigState, error) {
+func (c *configuration) Show(ctx context.Context, _ engine.Caller) (server.ConfigState, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.lookAtProjects(ctx); err != nil {
+		return server.ConfigState{}, err
+	}
 	state := server.ConfigState{Path: c.path, ReadAt: c.readAt}
 	next, err := readConfig(c.path)
 	if err != nil {

@@ -2,7 +2,9 @@ package endtoend
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -156,6 +158,57 @@ func TestABadReloadChangesNothing(t *testing.T) {
 	d.configure(built.tools, "projects: {footage: "+other+"}")
 	if _, err := d.reload(); err != nil || d.projects()["footage"] != other {
 		t.Errorf("a project that nobody uses: %v, %v", d.projects(), err)
+	}
+}
+
+// A project that the start had to leave out is not in force, whatever the file says; a
+// reload adds it as soon as it can be one, and one that somebody removed too. Until then
+// it holds up nothing else of the file.
+func TestReloadAddsWhatTheStartLeftOut(t *testing.T) {
+	t.Parallel()
+	folder := realFolder(t)
+	one, late := filepath.Join(folder, "one"), filepath.Join(folder, "late")
+	if err := errors.Join(os.Mkdir(one, 0o700), os.Symlink(one, filepath.Join(folder, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	named := "projects: {late: " + late + ", one: " + filepath.Join(folder, "link") + "}"
+	d := startDaemon(t, named)
+	inForce := func(when string, names ...string) {
+		t.Helper()
+		f := d.field("/projects")
+		var now map[string]string
+		if err := json.Unmarshal(f.GetValue(), &now); len(f.GetValue()) > 0 && err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Sorted(maps.Keys(now)); !slices.Equal(got, names) || f.GetDiffers() != (len(names) < 2) {
+			t.Errorf("%s %q is in force, differs %t", when, f.GetValue(), f.GetDiffers())
+		}
+	}
+	inForce("at the start", "one")
+	d.configure(built.tools, named, "limits: {upload_bytes: 10}")
+	if resp, err := d.reload(); err != nil || !slices.Equal(resp.GetApplied(), []string{"/limits/upload_bytes"}) {
+		t.Errorf("without the folder: %v, %v", resp, err)
+	}
+	inForce("without the folder", "one")
+	if err := os.Mkdir(late, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := d.reload(); err != nil || !slices.Equal(resp.GetApplied(), []string{"/projects"}) {
+		t.Errorf("with the folder: %v, %v", resp, err)
+	}
+	inForce("with the folder", "late", "one")
+	if got := d.projects(); got["late"] != late || got["one"] != one {
+		t.Errorf("the projects are %v", got)
+	}
+	if _, err := d.Host.RemoveProject(d.context(), &macexecv1.RemoveProjectRequest{Name: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	inForce("when one is removed", "late")
+	if resp, err := d.reload(); err != nil || !slices.Equal(resp.GetApplied(), []string{"/projects"}) || d.projects()["one"] != one {
+		t.Errorf("after a removal: %v, %v", resp, err)
+	}
+	if resp, err := d.reload(); err != nil || len(resp.GetApplied()) > 0 {
+		t.Errorf("the same again: %v, %v", resp, err)
 	}
 }
 
