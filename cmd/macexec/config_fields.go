@@ -44,7 +44,7 @@ type schemaNode struct {
 // one field.
 func (n schemaNode) fields(pointer string) []configField {
 	if len(n.Properties) == 0 {
-		return []configField{{pointer: pointer, standard: n.Default, reloads: n.Macexec.Reload}}
+		return []configField{{pointer: pointer, standard: oneForm(n.Default), reloads: n.Macexec.Reload}}
 	}
 	var list []configField
 	for _, name := range slices.Sorted(maps.Keys(n.Properties)) {

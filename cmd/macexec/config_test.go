@@ -132,6 +132,23 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
+// A default is one line, however the schema is laid out: config show prints it in a row.
+func TestDefaultsAreOneLine(t *testing.T) {
+	t.Parallel()
+	_, fields, err := configSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fields {
+		if strings.ContainsAny(string(f.standard), "\n\t") {
+			t.Errorf("%s is %q", f.pointer, f.standard)
+		}
+		if f.pointer == "/tool_path" && !strings.HasPrefix(string(f.standard), `["/opt/homebrew/bin","/usr/local/bin",`) {
+			t.Errorf("%s is %s", f.pointer, f.standard)
+		}
+	}
+}
+
 // Values that the schema takes and no daemon could use are found before one tries.
 func TestConfigOfTelemetryIsJudged(t *testing.T) {
 	t.Parallel()

@@ -20,8 +20,8 @@ import (
 func (a *attempt) watch(running *executor.Running) error {
 	ctx := a.e.stopped
 	ended := make(chan struct{})
-	a.e.goRun(func() { a.passStopOn(running, ended) })
 	id := a.job.ID
+	a.e.goRun(func() { a.passStopOn(id, running, ended) })
 	a.e.goRun(func() { a.showStart(ctx, id, running, ended) })
 	a.live.setProgress(a.progressSource(ctx))
 	found, err := running.Wait(ctx)
@@ -39,7 +39,7 @@ func (a *attempt) watch(running *executor.Running) error {
 
 // passStopOn hands a stored stop request to the keeper, and tries until it has it or
 // the attempt has ended: the request was acknowledged.
-func (a *attempt) passStopOn(running *executor.Running, ended <-chan struct{}) {
+func (a *attempt) passStopOn(id string, running *executor.Running, ended <-chan struct{}) {
 	asked := a.live.stop
 	var again <-chan time.Time
 	for {
@@ -55,7 +55,7 @@ func (a *attempt) passStopOn(running *executor.Running, ended <-chan struct{}) {
 		if err == nil || errors.Is(err, executor.ErrEnded) {
 			return
 		}
-		a.e.log.Warn("the keeper could not be told to stop; trying again", "error", err)
+		a.e.log.Warn("the keeper could not be told to stop; trying again", "job_id", id, "error", err)
 		asked, again = nil, time.After(a.e.retryDelay)
 	}
 }
