@@ -97,7 +97,7 @@ func (s *Store) Counts(ctx context.Context) (map[jobs.State]int, error) {
 	err := s.view(ctx, func(tx *bbolt.Tx) error {
 		records := tx.Bucket([]byte(bucketJobs))
 		return tx.Bucket([]byte(bucketOpen)).ForEach(func(id, raw []byte) error {
-			if broken[string(id)] != nil {
+			if _, bad := broken[string(id)]; bad {
 				return nil
 			}
 			_, state, ok := splitOpenValue(raw)
