@@ -44,8 +44,8 @@ func (c *Client) Wait(ctx context.Context, id string) (*macexecv1.Job, error) {
 }
 
 // Follow is Wait for those who want to see how the job gets on: it watches the job,
-// and calls seen with every event and all progress on the way. When ctx ends first it returns the job as last seen,
-// which is nil if it was never seen, and ctx's error.
+// and calls seen with every event and all progress on the way. When ctx ends first it
+// returns the job as last seen, which is nil if it was never seen, and ctx's error.
 func (c *Client) Follow(ctx context.Context, id string, seen func(*macexecv1.Event)) (*macexecv1.Job, error) {
 	var last *macexecv1.Job
 	err := c.Watch(ctx, &macexecv1.WatchJobsRequest{JobId: id, Progress: seen != nil}, func(e *macexecv1.Event) error {

@@ -36,9 +36,9 @@ type Kept struct {
 // original is removed. A file that changes meanwhile gives ErrChanged. Call it when
 // the tool is gone.
 //
-// One call at a time for a dir. It may be repeated after a crash: if the file is gone and the kept one is there,
-// that is the answer. So each attempt needs a dir of its own, or what an earlier one
-// kept would be taken for this one's.
+// One call at a time for a dir. It may be repeated after a crash: if the file is gone
+// and the kept one is there, that is the answer. So each attempt needs a dir of its
+// own, or what an earlier one kept would be taken for this one's.
 func KeepArtifact(ctx context.Context, from, dir, name string) (Kept, error) {
 	k, err := openKeeping(from, dir, name)
 	if err != nil {
