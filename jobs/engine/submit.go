@@ -14,7 +14,7 @@ import (
 
 // Submit decides a call. What happens to it:
 //
-//	key's turn → decide → a refusal is journaled → release → observers
+//	turn of a new key → decide → a refusal is journaled → release → observers
 //
 // A caller that goes away while another call has the key's turn has decided nothing.
 // From the key's turn on the decision is made whatever becomes of the caller: it must not
@@ -28,8 +28,9 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 }
 
 func (e *Engine) submitInTurn(ctx context.Context, c Caller, req Request) (Receipt, error) {
-	if req.Key != "" {
-		unlock, err := e.keys.lock(ctx, jobs.Key{Principal: c.Principal, Text: req.Key})
+	// A known key stays known, so its repeats need not wait for each other.
+	if key := (jobs.Key{Principal: c.Principal, Text: req.Key}); req.Key != "" && !e.known(ctx, key) {
+		unlock, err := e.keys.lock(ctx, key)
 		if err != nil {
 			return Receipt{}, err
 		}
@@ -41,6 +42,11 @@ func (e *Engine) submitInTurn(ctx context.Context, c Caller, req Request) (Recei
 		err = e.reject(ctx, c, req, no.why)
 	}
 	return receipt, err
+}
+
+func (e *Engine) known(ctx context.Context, key jobs.Key) bool {
+	_, err := e.store.LookupKey(ctx, key)
+	return err == nil
 }
 
 // refused is a no to a call that was looked at; Submit journals it before it answers.
