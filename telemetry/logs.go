@@ -18,8 +18,9 @@ type LogOptions struct {
 	Level slog.Level
 }
 
-// Logs writes a line for each call that is refused and for each job that is accepted,
-// refused its start, unknown or ended. It is an engine.Observer.
+// Logs writes a line for each call that is refused and for each job that is refused its
+// start, unknown or ended; what was accepted or repeated, which the journal has too, is
+// for those who debug. It is an engine.Observer.
 //
 // It also completes the lines of everybody else: one that has a job_id gets the
 // job's tool, run_id and trace_id, as far as they are known.
@@ -37,7 +38,7 @@ func NewLogs(w io.Writer, o LogOptions) *Logs {
 	if o.JSON {
 		h = slog.NewJSONHandler(w, options)
 	}
-	known := &knownJobs{jobs: map[string][]slog.Attr{}}
+	known := &knownJobs{jobs: map[string]callIDs{}}
 	return &Logs{Logger: slog.New(completing{Handler: h, known: known}), known: known}
 }
 
@@ -45,11 +46,11 @@ func NewLogs(w io.Writer, o LogOptions) *Logs {
 func (l *Logs) Submitted(ctx context.Context, d engine.Decided) {
 	switch d.Answer {
 	case engine.Refused:
-		attrs := append([]slog.Attr{slog.String("code", string(d.Code))}, callAttrs(d.Tool, d.Context)...)
+		attrs := append([]slog.Attr{slog.String("code", string(d.Code))}, idsOf(d.Tool, d.Context).attrs()...)
 		l.Logger.LogAttrs(ctx, slog.LevelInfo, "a call was refused", attrs...)
 	case engine.Replayed:
 		l.known.add(d.Job)
-		l.Logger.LogAttrs(ctx, slog.LevelInfo, "a call was repeated", slog.String("job_id", d.Job.ID), slog.String("state", string(d.Job.State)))
+		l.Logger.LogAttrs(ctx, slog.LevelDebug, "a call was repeated", slog.String("job_id", d.Job.ID), slog.String("state", string(d.Job.State)))
 	case engine.Accepted: // told as a change
 	}
 }
@@ -70,7 +71,7 @@ func (l *Logs) Changed(c engine.Change) {
 	}
 	reason := slog.String("end_reason", string(j.EndReason))
 	if c.From == "" {
-		line(slog.LevelInfo, "a job was accepted", slog.String("principal", j.Principal))
+		line(slog.LevelDebug, "a job was accepted", slog.String("principal", j.Principal))
 	}
 	last, tried := j.LastAttempt()
 	if c.From == jobs.StateRunning && tried && last.Intent == nil && j.Plan == nil && j.State.Terminal() {
@@ -96,12 +97,19 @@ func (l *Logs) Probed(j *jobs.Job, answer engine.ProbeAnswer) {
 		slog.String("job_id", j.ID), slog.String("answer", string(answer)))
 }
 
-// callAttrs say which call a line is about.
-func callAttrs(tool string, c jobs.CallContext) []slog.Attr {
+// callIDs say which call a line is about.
+type callIDs struct{ tool, runID, toolCallID, traceID string }
+
+func idsOf(tool string, c jobs.CallContext) callIDs {
 	trace := (&jobs.Job{Call: jobs.Call{Context: c}}).TraceID()
+	return callIDs{tool: tool, runID: c.RunID, toolCallID: c.ToolCallID, traceID: trace}
+}
+
+// attrs are those that there are.
+func (c callIDs) attrs() []slog.Attr {
 	var attrs []slog.Attr
 	for _, a := range []slog.Attr{
-		slog.String("tool", tool), slog.String("run_id", c.RunID), slog.String("tool_call_id", c.ToolCallID), slog.String("trace_id", trace),
+		slog.String("tool", c.tool), slog.String("run_id", c.runID), slog.String("tool_call_id", c.toolCallID), slog.String("trace_id", c.traceID),
 	} {
 		if a.Value.String() != "" {
 			attrs = append(attrs, a)
@@ -114,7 +122,7 @@ func callAttrs(tool string, c jobs.CallContext) []slog.Attr {
 // last ones that ended, since something may be said of them a little later.
 type knownJobs struct {
 	mu    sync.Mutex
-	jobs  map[string][]slog.Attr
+	jobs  map[string]callIDs
 	ended []string
 }
 
@@ -126,10 +134,10 @@ func (k *knownJobs) add(j *jobs.Job) {
 	if parent, ok := jobs.ParseTraceParent(j.Trace); ok {
 		c.TraceParent = parent.String()
 	}
-	attrs := callAttrs(j.Tool.Name, c)
+	ids := idsOf(j.Tool.Name, c)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.jobs[j.ID] = attrs
+	k.jobs[j.ID] = ids
 	if !j.State.Terminal() || slices.Contains(k.ended, j.ID) {
 		return
 	}
@@ -142,8 +150,9 @@ func (k *knownJobs) add(j *jobs.Job) {
 
 func (k *knownJobs) of(id string) []slog.Attr {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.jobs[id]
+	ids := k.jobs[id]
+	k.mu.Unlock()
+	return ids.attrs()
 }
 
 // completing adds to a line that has a job_id what is known of the job.

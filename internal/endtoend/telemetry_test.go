@@ -167,7 +167,7 @@ func TestTelemetry(t *testing.T) {
 	t.Parallel()
 	const trace, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	c := startCollector(t)
-	d := startDaemon(t, `metrics: {listen: "127.0.0.1:0"}`, fmt.Sprintf("tracing: {endpoint: %q}", c.endpoint), "log: {format: json}")
+	d := startDaemon(t, `metrics: {listen: "127.0.0.1:0"}`, fmt.Sprintf("tracing: {endpoint: %q}", c.endpoint), "log: {format: json, level: debug}")
 	d.write(filepath.Join(d.state, "tools", "join.yaml"), `
 tool: join
 version: "2026-11-30"

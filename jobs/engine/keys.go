@@ -25,7 +25,7 @@ type keyLock struct {
 	users int
 }
 
-// lock waits for the key until ctx ends.
+// lock waits for the key until ctx ends. Only the first call of unlock does anything.
 func (k *keyMutex) lock(ctx context.Context, key jobs.Key) (unlock func(), err error) {
 	k.mu.Lock()
 	l := k.keys[key]
@@ -47,7 +47,7 @@ func (k *keyMutex) lock(ctx context.Context, key jobs.Key) (unlock func(), err e
 	}
 	select {
 	case l.slot <- struct{}{}:
-		return func() { <-l.slot; leave() }, nil
+		return sync.OnceFunc(func() { <-l.slot; leave() }), nil
 	case <-ctx.Done():
 		leave()
 		return nil, callerGone(ctx.Err())

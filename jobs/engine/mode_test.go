@@ -127,7 +127,7 @@ func TestPauseHoldsOnceStored(t *testing.T) {
 func TestDrainHoldsOnceAnswered(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, manifest("quick", "none", "true", plainResult), copyTool())
-	const lanes, calls = 8, 40
+	const lanes, calls = 8, 20
 	var all sync.WaitGroup
 	accepted, began := make([][]string, lanes), make(chan struct{}, lanes*calls)
 	submit := func(key string) (Receipt, error) {
@@ -202,8 +202,12 @@ func TestDrainHoldsOnceAnswered(t *testing.T) {
 		t.Errorf("a check: %+v, %v", check, err)
 	}
 	h.setHost(jobs.ModeOpen)
-	if _, err := submit("new"); err != nil {
-		t.Errorf("after the drain: %v", err)
+	receipt, err := submit("new")
+	if err != nil {
+		t.Fatalf("after the drain: %v", err)
+	}
+	if job, err := h.WaitJob(t.Context(), owner(), receipt.Job.ID, maxWait); err != nil || job.State != jobs.StateCompleted {
+		t.Errorf("the job after the drain is %s, %v", job.State, err)
 	}
 }
 

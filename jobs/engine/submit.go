@@ -14,7 +14,7 @@ import (
 
 // Submit decides a call. What happens to it:
 //
-//	turn of a new key → decide → a refusal is journaled → release → observers
+//	key's turn → decide → a refusal is journaled → release → observers
 //
 // A caller that goes away while another call has the key's turn has decided nothing.
 // From the key's turn on the decision is made whatever becomes of the caller: it must not
@@ -28,25 +28,20 @@ func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, er
 }
 
 func (e *Engine) submitInTurn(ctx context.Context, c Caller, req Request) (Receipt, error) {
-	// A known key stays known, so its repeats need not wait for each other.
-	if key := (jobs.Key{Principal: c.Principal, Text: req.Key}); req.Key != "" && !e.known(ctx, key) {
-		unlock, err := e.keys.lock(ctx, key)
-		if err != nil {
+	release := func() {}
+	if req.Key != "" {
+		var err error
+		if release, err = e.keys.lock(ctx, jobs.Key{Principal: c.Principal, Text: req.Key}); err != nil {
 			return Receipt{}, err
 		}
-		defer unlock()
+		defer release()
 	}
 	ctx = context.WithoutCancel(ctx)
-	receipt, err := e.decideCall(ctx, c, req)
+	receipt, err := e.decideCall(ctx, c, req, release)
 	if no, ok := errors.AsType[refused](err); ok {
 		err = e.reject(ctx, c, req, no.why)
 	}
 	return receipt, err
-}
-
-func (e *Engine) known(ctx context.Context, key jobs.Key) bool {
-	_, err := e.store.LookupKey(ctx, key)
-	return err == nil
 }
 
 // refused is a no to a call that was looked at; Submit journals it before it answers.
@@ -62,8 +57,9 @@ func (r refused) Unwrap() error { return r.why }
 //
 // The order is the promise: the known key comes before everything that depends on the
 // world, so that a repeat gets its job even when files are gone, the policy is tighter
-// or the manifest is newer (promise G2).
-func (e *Engine) decideCall(ctx context.Context, c Caller, req Request) (Receipt, error) {
+// or the manifest is newer (promise G2). A key that is known stays known, so repeats
+// release the key's turn at once and need not wait for each other.
+func (e *Engine) decideCall(ctx context.Context, c Caller, req Request, release func()) (Receipt, error) {
 	if err := checkRequest(req); err != nil {
 		return Receipt{}, err
 	}
@@ -72,9 +68,13 @@ func (e *Engine) decideCall(ctx context.Context, c Caller, req Request) (Receipt
 		return Receipt{}, refusal(syntaxCode(findings), "syntax", findings)
 	}
 	if req.Key != "" {
-		receipt, known, err := e.repeat(ctx, c, req, args)
-		if known || err != nil {
-			return receipt, err
+		record, err := e.store.LookupKey(ctx, jobs.Key{Principal: c.Principal, Text: req.Key})
+		if err == nil {
+			release()
+			return e.repeat(ctx, c, req, args, record)
+		}
+		if jobs.CodeOf(err) != jobs.CodeJobNotFound {
+			return Receipt{}, err
 		}
 	} else if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok && !keyOptional(tool) {
 		return Receipt{}, refused{jobs.Errorf(jobs.CodeKeyRequired,
@@ -237,40 +237,32 @@ type submittedData struct {
 	Verdicts    jobs.Verdicts    `json:"verdicts"`
 }
 
-// repeat answers a call whose key is known.
-func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any) (Receipt, bool, error) {
-	key := jobs.Key{Principal: c.Principal, Text: req.Key}
-	record, err := e.store.LookupKey(ctx, key)
-	if jobs.CodeOf(err) == jobs.CodeJobNotFound {
-		return Receipt{}, false, nil
-	}
-	if err != nil {
-		return Receipt{}, false, err
-	}
+// repeat answers a call whose key has a record.
+func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any, record jobs.KeyRecord) (Receipt, error) {
 	// Which arguments are secret is what the first submission said: the manifest
 	// may have changed since.
 	secret := map[string]bool{}
 	if record.Kind == jobs.KeyJob {
 		job, err := e.store.Get(ctx, record.JobID)
 		if err != nil {
-			return Receipt{}, true, err
+			return Receipt{}, err
 		}
 		for pointer := range job.Sealed {
 			secret[pointer] = true
 		}
 	}
 	sub, err := e.store.Submit(ctx, jobs.Submission{
-		Key: key, Fingerprint: e.fingerprint(req, args, secret),
+		Key: jobs.Key{Principal: c.Principal, Text: req.Key}, Fingerprint: e.fingerprint(req, args, secret),
 		Entry: entryOf(c, req, jobs.EntryReplayed, "", nil),
 	})
 	if err != nil {
-		return Receipt{}, true, err
+		return Receipt{}, err
 	}
 	receipt, err := e.answer(req, sub)
 	if err == nil {
 		receipt.Warnings = e.changedInputs(ctx, sub.Job)
 	}
-	return receipt, true, err
+	return receipt, err
 }
 
 // answer turns what the store decided into a receipt or an error.
