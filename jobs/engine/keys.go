@@ -25,9 +25,33 @@ type keyLock struct {
 	users int
 }
 
-// lock waits for the key until ctx ends. Only the first call of unlock does anything.
+// lock waits for the key until ctx ends.
 func (k *keyMutex) lock(ctx context.Context, key jobs.Key) (unlock func(), err error) {
+	l := k.join(key)
+	select {
+	case l.slot <- struct{}{}:
+		return func() { <-l.slot; k.leave(key, l) }, nil
+	case <-ctx.Done():
+		k.leave(key, l)
+		return nil, callerGone(ctx.Err())
+	}
+}
+
+// tryLock takes the key if nobody has it.
+func (k *keyMutex) tryLock(key jobs.Key) (unlock func(), ok bool) {
+	l := k.join(key)
+	select {
+	case l.slot <- struct{}{}:
+		return func() { <-l.slot; k.leave(key, l) }, true
+	default:
+		k.leave(key, l)
+		return nil, false
+	}
+}
+
+func (k *keyMutex) join(key jobs.Key) *keyLock {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	l := k.keys[key]
 	if l == nil {
 		if k.keys == nil {
@@ -37,20 +61,51 @@ func (k *keyMutex) lock(ctx context.Context, key jobs.Key) (unlock func(), err e
 		k.keys[key] = l
 	}
 	l.users++
-	k.mu.Unlock()
-	leave := func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(k.keys, key)
-		}
+	return l
+}
+
+func (k *keyMutex) leave(key jobs.Key, l *keyLock) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.users--; l.users == 0 {
+		delete(k.keys, key)
 	}
-	select {
-	case l.slot <- struct{}{}:
-		return sync.OnceFunc(func() { <-l.slot; leave() }), nil
-	case <-ctx.Done():
-		leave()
-		return nil, callerGone(ctx.Err())
+}
+
+// keyHold is what a call has of its key.
+type keyHold struct {
+	record  *jobs.KeyRecord // if the key is known
+	release func()          // of the key's turn, or of nothing
+}
+
+// claim returns the record of a key if it has one, and the key's turn if not. A key that
+// has a record keeps it, so repeats of it have no need of turns; only who might be the
+// first waits, and looks again afterwards.
+func (e *Engine) claim(ctx context.Context, key jobs.Key) (keyHold, error) {
+	none := func() {}
+	if key.Text == "" {
+		return keyHold{release: none}, nil
+	}
+	release, mine := e.keys.tryLock(key)
+	for {
+		record, err := e.store.LookupKey(context.WithoutCancel(ctx), key)
+		unknown := jobs.CodeOf(err) == jobs.CodeJobNotFound
+		if mine && unknown {
+			return keyHold{release: release}, nil
+		}
+		if mine {
+			release()
+		}
+		switch {
+		case err == nil:
+			return keyHold{record: &record, release: none}, nil
+		case !unknown:
+			return keyHold{}, err
+		}
+		if release, err = e.keys.lock(ctx, key); err != nil {
+			return keyHold{}, err
+		}
+		mine = true
 	}
 }
 

@@ -34,6 +34,9 @@ func TestKeyMutex(t *testing.T) {
 			t.Errorf("a caller that does not wait got %v, want %s", err, want)
 		}
 	}
+	if _, ok := keys.tryLock(key); ok {
+		t.Error("two have the key")
+	}
 	var work sync.WaitGroup
 	entered := make(chan int, 100)
 	for i := range 100 {
@@ -51,6 +54,11 @@ func TestKeyMutex(t *testing.T) {
 	}
 	unlock()
 	work.Wait()
+	if again, ok := keys.tryLock(key); !ok {
+		t.Error("nobody has the key, and it cannot be taken")
+	} else {
+		again()
+	}
 	if len(keys.keys) > 0 {
 		t.Errorf("%d keys stay behind", len(keys.keys))
 	}

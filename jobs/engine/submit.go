@@ -14,34 +14,46 @@ import (
 
 // Submit decides a call. What happens to it:
 //
-//	key's turn → decide → a refusal is journaled → release → observers
+//	syntax → key's record or turn → decide → a refusal is journaled → release → observers
 //
 // A caller that goes away while another call has the key's turn has decided nothing.
-// From the key's turn on the decision is made whatever becomes of the caller: it must not
-// depend on who still listens (promise G3), and a caller with little patience finds the
-// job by its repeat.
+// From then on the decision is made whatever becomes of the caller: it must not depend on
+// who still listens (promise G3), and a caller with little patience finds the job by its
+// repeat.
 func (e *Engine) Submit(ctx context.Context, c Caller, req Request) (Receipt, error) {
 	began := time.Now()
-	receipt, err := e.submitInTurn(ctx, c, req)
+	receipt, err := e.submit(ctx, c, req)
 	e.observe(ctx, req, receipt, err, time.Since(began))
 	return receipt, err
 }
 
-func (e *Engine) submitInTurn(ctx context.Context, c Caller, req Request) (Receipt, error) {
-	release := func() {}
-	if req.Key != "" {
-		var err error
-		if release, err = e.keys.lock(ctx, jobs.Key{Principal: c.Principal, Text: req.Key}); err != nil {
+func (e *Engine) submit(ctx context.Context, c Caller, req Request) (receipt Receipt, err error) {
+	decided := context.WithoutCancel(ctx)
+	args, err := parse(req)
+	if err == nil {
+		var hold keyHold
+		if hold, err = e.claim(ctx, jobs.Key{Principal: c.Principal, Text: req.Key}); err != nil {
 			return Receipt{}, err
 		}
-		defer release()
+		defer hold.release()
+		receipt, err = e.decideCall(decided, c, req, args, hold.record)
 	}
-	ctx = context.WithoutCancel(ctx)
-	receipt, err := e.decideCall(ctx, c, req, release)
 	if no, ok := errors.AsType[refused](err); ok {
-		err = e.reject(ctx, c, req, no.why)
+		err = e.reject(decided, c, req, no.why)
 	}
 	return receipt, err
+}
+
+// parse is the syntax verdict.
+func parse(req Request) (args any, err error) {
+	if err := checkRequest(req); err != nil {
+		return nil, err
+	}
+	args, findings := schemas.Parse(req.Arguments, schemas.DefaultLimits())
+	if len(findings) > 0 {
+		return nil, refusal(syntaxCode(findings), "syntax", findings)
+	}
+	return args, nil
 }
 
 // refused is a no to a call that was looked at; Submit journals it before it answers.
@@ -53,30 +65,16 @@ func (r refused) Unwrap() error { return r.why }
 
 // decideCall decides a call and, if it is accepted, stores it as a job before it answers:
 //
-//	parse → known key? its job → key needed? → admissible → accept
+//	known key? its job → key needed? → admissible → accept
 //
 // The order is the promise: the known key comes before everything that depends on the
 // world, so that a repeat gets its job even when files are gone, the policy is tighter
-// or the manifest is newer (promise G2). A key that is known stays known, so repeats
-// release the key's turn at once and need not wait for each other.
-func (e *Engine) decideCall(ctx context.Context, c Caller, req Request, release func()) (Receipt, error) {
-	if err := checkRequest(req); err != nil {
-		return Receipt{}, err
+// or the manifest is newer (promise G2).
+func (e *Engine) decideCall(ctx context.Context, c Caller, req Request, args any, known *jobs.KeyRecord) (Receipt, error) {
+	if known != nil {
+		return e.repeat(ctx, c, req, args, known)
 	}
-	args, findings := schemas.Parse(req.Arguments, schemas.DefaultLimits())
-	if len(findings) > 0 {
-		return Receipt{}, refusal(syntaxCode(findings), "syntax", findings)
-	}
-	if req.Key != "" {
-		record, err := e.store.LookupKey(ctx, jobs.Key{Principal: c.Principal, Text: req.Key})
-		if err == nil {
-			release()
-			return e.repeat(ctx, c, req, args, record)
-		}
-		if jobs.CodeOf(err) != jobs.CodeJobNotFound {
-			return Receipt{}, err
-		}
-	} else if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok && !keyOptional(tool) {
+	if tool, ok := e.registry.Tool(req.Tool, req.ToolVersion); ok && req.Key == "" && !keyOptional(tool) {
 		return Receipt{}, refused{jobs.Errorf(jobs.CodeKeyRequired,
 			"%s does more than read, so the call needs an idempotency key of your choice; the same key again never starts it twice", tool.Tool)}
 	}
@@ -238,7 +236,7 @@ type submittedData struct {
 }
 
 // repeat answers a call whose key has a record.
-func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any, record jobs.KeyRecord) (Receipt, error) {
+func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any, record *jobs.KeyRecord) (Receipt, error) {
 	// Which arguments are secret is what the first submission said: the manifest
 	// may have changed since.
 	secret := map[string]bool{}
