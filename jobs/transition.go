@@ -52,43 +52,64 @@ type Transition struct {
 
 // Transitions returns the one table of allowed steps. Whatever is not in it is
 // refused with CodeStateConflict.
-func Transitions() []Transition {
+func Transitions() (all []Transition) {
+	for _, from := range append([]State{stateNone}, States()...) {
+		all = append(all, transitionsFrom(from)...)
+	}
+	return all
+}
+
+// transitionsFrom returns the part of the table for one state.
+func transitionsFrom(from State) []Transition {
 	anyEnd := []State{StateCompleted, StateFailed, StateCancelled}
-	return []Transition{
-		{stateNone, EventAccept, []State{StateQueued}, nil},
-		{stateNone, EventHold, []State{StateAwaitingApproval}, nil},
-
-		{StateAwaitingApproval, EventApprove, []State{StateQueued}, []EvidenceKind{EvidencePerson}},
-		{StateAwaitingApproval, EventDeny, []State{StateCancelled}, []EvidenceKind{EvidencePerson}},
-		{StateAwaitingApproval, EventExpire, []State{StateCancelled}, []EvidenceKind{EvidenceDecision}},
-		{StateAwaitingApproval, EventCancel, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
-		{StateAwaitingApproval, EventTooLate, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
-
-		{StateQueued, EventStart, []State{StateRunning}, nil},
-		{StateQueued, EventCancel, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
-		{StateQueued, EventTooLate, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
-		{StateQueued, EventVoid, []State{StateCancelled}, []EvidenceKind{EvidenceDecision}},
-
+	switch from {
+	case stateNone:
+		return []Transition{
+			{stateNone, EventAccept, []State{StateQueued}, nil},
+			{stateNone, EventHold, []State{StateAwaitingApproval}, nil},
+		}
+	case StateAwaitingApproval:
+		return []Transition{
+			{StateAwaitingApproval, EventApprove, []State{StateQueued}, []EvidenceKind{EvidencePerson}},
+			{StateAwaitingApproval, EventDeny, []State{StateCancelled}, []EvidenceKind{EvidencePerson}},
+			{StateAwaitingApproval, EventExpire, []State{StateCancelled}, []EvidenceKind{EvidenceDecision}},
+			{StateAwaitingApproval, EventCancel, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
+			{StateAwaitingApproval, EventTooLate, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
+		}
+	case StateQueued:
+		return []Transition{
+			{StateQueued, EventStart, []State{StateRunning}, nil},
+			{StateQueued, EventCancel, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
+			{StateQueued, EventTooLate, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
+			{StateQueued, EventVoid, []State{StateCancelled}, []EvidenceKind{EvidenceDecision}},
+		}
+	case StateRunning:
 		// While an attempt is staging nothing has started, so a running job can still
 		// be void or cancelled with the evidence of that.
-		{StateRunning, EventVoid, []State{StateCancelled}, []EvidenceKind{EvidenceDecision}},
-		{StateRunning, EventTooLate, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
-		{StateRunning, EventRequeue, []State{StateQueued}, []EvidenceKind{EvidenceNeverStarted, EvidenceLostAttempt}},
-		{StateRunning, EventComplete, []State{StateCompleted}, []EvidenceKind{EvidenceExitRecord, EvidenceOutputs, EvidencePublished}},
-		{StateRunning, EventFail, []State{StateFailed}, []EvidenceKind{EvidenceNeverStarted, EvidenceExitRecord, EvidenceLostAttempt, EvidenceOutputs, EvidencePublished}},
-		{StateRunning, EventStop, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted, EvidenceExitRecord, EvidenceLostAttempt}},
-		{StateRunning, EventLose, []State{StateUnknown}, []EvidenceKind{EvidenceLostAttempt}},
-
-		{StateUnknown, EventSettle, anyEnd, []EvidenceKind{EvidenceProbe, EvidenceExitRecord}},
-		{StateUnknown, EventResolve, anyEnd, []EvidenceKind{EvidencePerson}},
+		return []Transition{
+			{StateRunning, EventVoid, []State{StateCancelled}, []EvidenceKind{EvidenceDecision}},
+			{StateRunning, EventTooLate, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
+			{StateRunning, EventRequeue, []State{StateQueued}, []EvidenceKind{EvidenceNeverStarted, EvidenceLostAttempt}},
+			{StateRunning, EventComplete, []State{StateCompleted}, []EvidenceKind{EvidenceExitRecord, EvidenceOutputs, EvidencePublished}},
+			{StateRunning, EventFail, []State{StateFailed}, []EvidenceKind{EvidenceNeverStarted, EvidenceExitRecord, EvidenceLostAttempt, EvidenceOutputs, EvidencePublished}},
+			{StateRunning, EventStop, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted, EvidenceExitRecord, EvidenceLostAttempt}},
+			{StateRunning, EventLose, []State{StateUnknown}, []EvidenceKind{EvidenceLostAttempt}},
+		}
+	case StateUnknown:
+		return []Transition{
+			{StateUnknown, EventSettle, anyEnd, []EvidenceKind{EvidenceProbe, EvidenceExitRecord}},
+			{StateUnknown, EventResolve, anyEnd, []EvidenceKind{EvidencePerson}},
+		}
+	default: // what has ended stays as it is
+		return nil
 	}
 }
 
 // step looks (j.State, event) up in the table and makes the transition to one of
 // its targets, keeping the evidence. It is the only place that writes State.
 func (j *Job) step(event Event, to State, now time.Time, evidence *Evidence) error {
-	for _, t := range Transitions() {
-		if t.From != j.State || t.Event != event {
+	for _, t := range transitionsFrom(j.State) {
+		if t.Event != event {
 			continue
 		}
 		if !slices.Contains(t.To, to) {

@@ -28,7 +28,8 @@ func (u *usageCheck) job(j *jobs.Job) {
 	if !j.State.Terminal() {
 		return
 	}
-	u.add(newUsageRow(standingOf(j)))
+	stands := standingOf(j)
+	u.add(newUsageRow(&stands))
 }
 
 func (u *usageCheck) add(r usageRow) {

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -22,16 +23,19 @@ import (
 func TestForeignBytesBesideTheRecords(t *testing.T) {
 	t.Parallel()
 	for name, foreign := range map[string][]byte{"empty": {}, "zero": {0}, "text": []byte("not that, I think"), "long": bytes.Repeat([]byte{0xA5}, 700), "JSON": []byte(`{"kind":3,"completed":-1}`)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testForeignBytes(t, foreign)
-		})
+		for _, noRows := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, all in sets: %t", name, noRows), func(t *testing.T) {
+				t.Parallel()
+				testForeignBytes(t, foreign, noRows)
+			})
+		}
 	}
 }
 
-func testForeignBytes(t *testing.T, foreign []byte) {
+func testForeignBytes(t *testing.T, foreign []byte, noRows bool) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := openAt(t, path)
+	s.noRows = noRows
 	fill(t, s)
 	spoiled := 0
 	edit(t, s, func(tx *bbolt.Tx) error {
@@ -182,6 +186,52 @@ func TestForeignBytesInOrder(t *testing.T) {
 	}
 }
 
+// What is found does not depend on whether the values of jobs are in rows or in sets, nor
+// on when they get from the ones into the others, or on whether a row could be read then.
+func TestRowsBecomeSets(t *testing.T) {
+	t.Parallel()
+	s := openNew(t)
+	const number = 2*recentJobs + 100
+	rows := func() (n int) {
+		edit(t, s, func(tx *bbolt.Tx) error {
+			eachRow(tx.Bucket([]byte(bucketIndex)), func(uint64, []byte) { n++ })
+			return nil
+		})
+		return n
+	}
+	most := 0
+	for n := range number {
+		submit(t, s, n)
+		if n == 100 {
+			edit(t, s, func(tx *bbolt.Tx) error { return tx.Bucket([]byte(bucketIndex)).Put(recentKey(50), []byte("foreign")) })
+		}
+		if n%50 != 0 && n%recentJobs > 3 {
+			continue
+		}
+		most = max(most, rows())
+		for back := range min(n+1, 3) {
+			one := storetest.NewJob(n - back)
+			q := jobs.Query{ToolCall: one.Call.Context.ToolCallID, RunID: one.Call.Context.RunID}
+			if page, err := s.List(t.Context(), q); err != nil || len(page.Jobs) != 1 || page.Jobs[0].ID != one.ID {
+				t.Fatalf("after %d jobs: %+v, %v", n+1, page, err)
+			}
+		}
+	}
+	if left := rows(); most != recentJobs || left != number%(recentJobs+1) {
+		t.Errorf("up to %d rows, and in the end %d", most, left)
+	}
+	for n := range number {
+		page, err := s.List(t.Context(), jobs.Query{ToolCall: fmt.Sprint("call-", n)})
+		if err != nil || len(page.Jobs) != 1 {
+			t.Fatalf("job %d: %+v, %v", n, page, err)
+		}
+	}
+	_ = s.Close()
+	if problems, err := Check(s.path); err != nil || len(problems) > 0 {
+		t.Errorf("Check: %q, %v", problems, err)
+	}
+}
+
 // Jobs that Open found damaged count in no state; a state that bucket open does not say
 // is the record's.
 func TestCountsOfDamage(t *testing.T) {
@@ -270,6 +320,7 @@ func FuzzBesideTheRecords(f *testing.F) {
 	f.Add(one.encode(), []byte{})
 	f.Add(many.encode(), []byte{})
 	f.Add(summary{first: 1, last: 2, lowest: "a", highest: "b"}.encode(), []byte{})
+	f.Add(encodeRecent(9, []recentJob{{9, []value{valueOf(ofTool, "t"), valueOf(ofRun, "r")}}, {11, nil}}), recentKey(9))
 	f.Add(encodeOrder(3, "id"), pinKey("digest", "id"))
 	f.Add(openValue(4, jobs.StateQueued), []byte("k"))
 	row, err := encodeRecord(usageRow{Principal: "p", Tool: "t", Completed: 1, Usage: jobs.Usage{Running: time.Second}})
@@ -283,6 +334,17 @@ func FuzzBesideTheRecords(f *testing.F) {
 		}
 		if s, ok := decodeSummary(raw); ok && !bytes.Equal(s.encode(), raw) {
 			t.Errorf("the summary %x is written as %x", raw, s.encode())
+		}
+		var row []recentJob
+		whole := eachRecent(5, raw, func(seq uint64, v value) {
+			if len(row) == 0 || row[len(row)-1].seq != seq {
+				row = append(row, recentJob{seq: seq})
+			}
+			last := &row[len(row)-1]
+			last.values = append(last.values, v)
+		})
+		if again := encodeRecent(5, row); whole && len(again) == len(raw) && !bytes.Equal(again, raw) || len(again) > len(raw) {
+			t.Errorf("the row %x is written as %x", raw, again)
 		}
 		if at, id, ok := decodeOrder(raw); ok && !bytes.Equal(encodeOrder(at, string(id)), raw) {
 			t.Errorf("the place %x is written as %x", raw, encodeOrder(at, string(id)))

@@ -25,7 +25,7 @@ func derive(tx *bbolt.Tx, now time.Time) error {
 		}
 		stands := standingOf(job)
 		stands.values = valuesOf(job)
-		if err := b.putBeside(job.ID, standing{}, stands); err != nil {
+		if err := b.putBeside(job.ID, &standing{}, &stands); err != nil {
 			return err
 		}
 		if len(b.marks.sets) > maxMarks {

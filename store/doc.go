@@ -44,8 +44,10 @@
 //	                                       milliseconds since 1970, and its id
 //	index
 //	├── <u32 chunk> 00                     what bounds the jobs of a chunk (index.go)
-//	└── <u32 chunk> <kind> <8 bytes>  set  the jobs of a chunk that have a value; the 8 bytes
-//	                                       are of its digest
+//	├── <u32 chunk> <kind> <8 bytes>  set  the jobs of a chunk that have a value; the 8 bytes
+//	│                                      are of its digest
+//	└── ff ff ff ff <u64 seq>  values      what the newest jobs have, from that one on, and
+//	                                       is in no set yet (recent.go)
 //	principals
 //	└── <name>           empty             every principal that ever had a job
 //

@@ -20,6 +20,8 @@ import (
 // a whole chunk of a list is decided by combining a few sets; and a million jobs are
 // a few hundred chunks, each passed over by one look when a value is not in it.
 //
+// The newest jobs are in no set yet, but in rows of their own (recent.go).
+//
 // It only ever proposes: a job is shown when its record matches. A set that cannot be
 // read counts as the set of all, so that damage costs time and hides nothing.
 const chunkJobs = 1 << 12
@@ -74,8 +76,9 @@ func summaryKey(chunk uint32) []byte {
 
 // valuesOf returns what a job is found by and what never changes, sorted. What is
 // empty is not indexed.
-func valuesOf(j *jobs.Job) (values []value) {
+func valuesOf(j *jobs.Job) []value {
 	c := &j.Call.Context
+	values := make([]value, 0, 8+len(c.Labels))
 	for _, a := range [...]struct {
 		kind byte
 		text string
@@ -263,30 +266,30 @@ func decodeOrder(raw []byte) (at int64, id []byte, ok bool) {
 // marks collects what a batch adds to the index, so that each set is written once
 // however many jobs of the batch are in it.
 type marks struct {
-	sets      map[indexPlace][]uint16
-	summaries map[uint32]summary
+	sets       map[indexPlace][]uint16
+	summaries  map[uint32]summary
+	recent     []recentJob
+	principals map[string]bool // that are known to be listed
 }
 
 // index makes a new job known to the index.
-func (b *batch) index(id string, j standing) error {
+func (b *batch) index(id string, j *standing) error {
 	order := b.bucket(bucketOrder)
 	order.FillPercent = fillAppended
 	if err := order.Put(encodeU64(j.seq), encodeOrder(j.submitted, id)); err != nil {
 		return err
 	}
-	if principals := b.bucket(bucketPrincipals); j.principal != "" && !has(principals, []byte(j.principal)) {
-		if err := principals.Put([]byte(j.principal), nil); err != nil {
-			return err
-		}
+	if err := b.list(j.principal); err != nil {
+		return err
 	}
-	for _, v := range j.values {
-		b.mark(j.seq, v)
-	}
+	b.marks.recent = append(b.marks.recent, recentJob{j.seq, j.values})
 	chunk := chunkOf(j.seq)
 	sum, known := b.marks.summaries[chunk]
-	if raw := b.bucket(bucketIndex).Get(summaryKey(chunk)); !known && raw != nil {
-		if sum, known = decodeSummary(raw); !known {
-			return nil // it stays as it is, and passes nothing over
+	if !known {
+		if raw := b.bucket(bucketIndex).Get(summaryKey(chunk)); raw != nil {
+			if sum, known = decodeSummary(raw); !known {
+				return nil // it stays as it is, and passes nothing over
+			}
 		}
 	}
 	if b.marks.summaries == nil {
@@ -294,6 +297,22 @@ func (b *batch) index(id string, j standing) error {
 	}
 	b.marks.summaries[chunk] = sum.with(j.submitted, id)
 	return nil
+}
+
+// list makes a principal known.
+func (b *batch) list(principal string) error {
+	if principal == "" || b.marks.principals[principal] {
+		return nil
+	}
+	if b.marks.principals == nil {
+		b.marks.principals = map[string]bool{}
+	}
+	b.marks.principals[principal] = true
+	principals := b.bucket(bucketPrincipals)
+	if has(principals, []byte(principal)) {
+		return nil
+	}
+	return principals.Put([]byte(principal), nil)
 }
 
 func (b *batch) mark(seq uint64, v value) {
@@ -306,8 +325,8 @@ func (b *batch) mark(seq uint64, v value) {
 
 // flush writes what was collected.
 func (b *batch) flush() error {
-	if len(b.marks.sets) == 0 {
-		return nil
+	if err := b.addRecent(); err != nil {
+		return err
 	}
 	index := b.bucket(bucketIndex)
 	for _, key := range slices.SortedFunc(maps.Keys(b.marks.sets), func(a, b indexPlace) int { return bytes.Compare(a[:], b[:]) }) {

@@ -175,12 +175,12 @@ func (l *listing) byKey(tx *bbolt.Tx, below string, n int) ([]string, error) {
 func (l *listing) byIndex(tx *bbolt.Tx, below string, n int) []string {
 	indexed, order := tx.Bucket([]byte(bucketIndex)), tx.Bucket([]byte(bucketOrder))
 	found := newest{n: n}
-	open := l.openSets(tx, below, &found)
+	open, recent := l.openSets(tx, below, &found), recentSets(indexed, l.values)
 	for _, c := range l.chunks(indexed, order, below) {
 		if found.full() && c.highest <= found.ids[n-1] {
 			break // here and in all that follow are only lower ids
 		}
-		if s, some := l.chunk(indexed, c.number, open[c.number]); some {
+		if s, some := l.chunk(indexed, c.number, open[c.number], recent); some {
 			if l.pick(order, c.number, s, below, &found) {
 				continue
 			}
@@ -245,8 +245,8 @@ func (l *listing) openSets(tx *bbolt.Tx, below string, found *newest) map[uint32
 }
 
 // chunk returns the jobs of a chunk that may match, and whether there are any. open
-// is those of them in a wanted state that is not terminal.
-func (l *listing) chunk(indexed *bbolt.Bucket, chunk uint32, open *set) (*set, bool) {
+// is those of them in a wanted state that is not terminal, recent what is in no set yet.
+func (l *listing) chunk(indexed *bbolt.Bucket, chunk uint32, open *set, recent map[indexPlace]*set) (*set, bool) {
 	result := all()
 	if l.byState {
 		*result = set{}
@@ -264,6 +264,12 @@ func (l *listing) chunk(indexed *bbolt.Bucket, chunk uint32, open *set) (*set, b
 	}
 	for _, v := range slices.Backward(l.values) { // the rarest are behind
 		s := lookUp(indexed, chunk, v)
+		switch r := recent[placeOf(chunk, v)]; {
+		case s == nil:
+			s = r
+		case r != nil:
+			s.or(r)
+		}
 		if s == nil || !result.and(s) {
 			return nil, false
 		}

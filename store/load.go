@@ -13,6 +13,9 @@ import (
 // loadBatch is how many jobs Load writes in one transaction.
 const loadBatch = 8192
 
+// fillRandom is how full pages get in the end when keys come in any order.
+const fillRandom = 0.69
+
 // Load puts jobs that have ended into a store that no process has open, each with its
 // key and one entry in the journal. It is for making large stores to measure: nothing
 // is durable before it returns, and when it fails the store is of no use any more.
@@ -67,7 +70,7 @@ func (l *loader) add(j *jobs.Job) error {
 	if err != nil {
 		return err
 	}
-	if err := b.putJob(&snapshot{id: j.ID, raw: withSeq(p.raw, b.jobSeq)}, standing{}, p.stands); err != nil {
+	if err := b.putJob(&snapshot{id: j.ID, raw: withSeq(p.raw, b.jobSeq)}, &standing{}, &p.stands); err != nil {
 		return err
 	}
 	if err := b.putEntry(entry); err != nil {
@@ -100,6 +103,7 @@ func (l *loader) addKeys() error {
 		if err != nil {
 			return err
 		}
+		b.keys.FillPercent = fillRandom
 		for _, key := range some {
 			if err := b.keys.Put(key.place, key.record); err != nil {
 				return err

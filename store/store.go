@@ -27,7 +27,7 @@ const (
 	// all readers are done before it can be mapped anew. It takes addresses, not
 	// memory.
 	mapSize = 256 << 20
-	// fillAppended is how full pages get in a bucket whose keys only ever grow.
+	// fillAppended is how full pages get in a bucket whose keys grow with time.
 	fillAppended = 0.95
 )
 
@@ -99,6 +99,8 @@ type Store struct {
 
 	// committed, if set, runs inside the gate after each commit. Tests stop there.
 	committed func()
+	// noRows, if set, has every value in its set at once. Tests look at sets.
+	noRows bool
 }
 
 var _ jobs.Store = (*Store)(nil)

@@ -51,8 +51,8 @@ type prepared struct {
 	key    []byte // of record
 }
 
-func (s *Store) prepare(sub jobs.Submission) (prepared, error) {
-	p := prepared{Submission: sub, place: keyPlace(sub.Key)}
+func (s *Store) prepare(sub jobs.Submission) (*prepared, error) {
+	p := &prepared{Submission: sub, place: keyPlace(sub.Key)}
 	p.Entry.Principal = cmp.Or(p.Entry.Principal, sub.Key.Principal)
 	if sub.Key.Text == "" || sub.Fingerprint == "" {
 		return p, jobs.Errorf(jobs.CodeInternal, "a submission needs a key and a fingerprint")
@@ -86,7 +86,7 @@ type submitted struct {
 	closed  string         // what the job came from and is closed
 }
 
-func (b *batch) submit(p prepared) (got submitted, write func() error, err error) {
+func (b *batch) submit(p *prepared) (got submitted, write func() error, err error) {
 	if raw := b.keys.Get(p.place); raw != nil {
 		record, err := b.s.keys.decode(p.place, raw)
 		if err != nil {
@@ -116,23 +116,22 @@ func (b *batch) submit(p prepared) (got submitted, write func() error, err error
 	if err != nil {
 		return submitted{}, nil, err
 	}
-	supersede := func() error { return nil }
+	var supersede func() error
 	if target := p.Job.Call.Options.Supersedes; target != "" {
 		if supersede, err = b.supersede(target, p.Job, entry.head); err != nil {
 			return submitted{}, nil, err
 		}
 	}
-	stands := p.stands
-	stands.seq = seq
+	p.stands.seq = seq
 	return submitted{outcome: jobs.SubmitAccepted, record: p.record, snap: snap}, func() error {
-		if err := b.putJob(snap, standing{}, stands); err != nil {
+		if err := b.putJob(snap, &standing{}, &p.stands); err != nil {
 			return err
 		}
 		if err := b.keys.Put(p.place, p.key); err != nil {
 			return err
 		}
 		b.jobSeq = seq
-		if err := b.putEntry(entry); err != nil {
+		if err := b.putEntry(entry); err != nil || supersede == nil {
 			return err
 		}
 		return supersede()
@@ -171,7 +170,7 @@ func (b *batch) supersede(target string, successor *jobs.Job, prev chainHead) (w
 		return nil, err
 	}
 	return func() error {
-		if err := b.putJob(&snapshot{id: target, raw: raw}, was, was); err != nil {
+		if err := b.putJob(&snapshot{id: target, raw: raw}, &was, &was); err != nil {
 			return err
 		}
 		return b.putEntry(entry)
@@ -180,7 +179,7 @@ func (b *batch) supersede(target string, successor *jobs.Job, prev chainHead) (w
 
 // resubmit answers a submission whose key is used. Every one of them is in the
 // journal.
-func (b *batch) resubmit(p prepared, record jobs.KeyRecord) (got submitted, write func() error, err error) {
+func (b *batch) resubmit(p *prepared, record jobs.KeyRecord) (got submitted, write func() error, err error) {
 	got.record = record
 	e := p.Entry
 	e.Kind, e.JobID = jobs.EntryConflict, record.JobID

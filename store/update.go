@@ -84,7 +84,7 @@ func (b *batch) update(u *update) (*snapshot, func() error, error) {
 	}
 	snap := &snapshot{id: u.id, raw: raw}
 	return snap, func() error {
-		if err := b.putJob(snap, was, now); err != nil {
+		if err := b.putJob(snap, &was, &now); err != nil {
 			return err
 		}
 		return b.putEntry(entry)

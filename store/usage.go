@@ -29,7 +29,7 @@ type usageRow struct {
 }
 
 // newUsageRow counts one job that has ended.
-func newUsageRow(j standing) usageRow {
+func newUsageRow(j *standing) usageRow {
 	row := usageRow{Principal: j.principal, Tool: j.tool, RunID: j.run, Usage: notNegative(j.usage)}
 	switch j.state {
 	case jobs.StateCompleted:
@@ -98,7 +98,7 @@ func startOf(hour uint64) time.Time { return time.Unix(int64(hour)*3600, 0).UTC(
 
 // addUsage counts a job that has just become terminal. A row that cannot be read is
 // kept, and the job counts in another one behind it.
-func (b *batch) addUsage(j standing) error {
+func (b *batch) addUsage(j *standing) error {
 	ended := j.ended
 	if ended.IsZero() {
 		ended = b.now

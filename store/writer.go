@@ -298,6 +298,8 @@ type batch struct {
 	chain  chainHead
 	fresh  map[string]*snapshot // jobs written in this batch
 	marks  marks
+
+	recentJobs uint64 // that are in rows of the index at most; recentJobs but for tests
 }
 
 func (s *Store) begin() (*batch, error) {
@@ -307,14 +309,19 @@ func (s *Store) begin() (*batch, error) {
 	}
 	b := newBatch(tx, s.now().UTC())
 	b.s, b.jobSeq, b.chain = s, s.jobSeq, s.chain
+	if s.noRows {
+		b.recentJobs = 0
+	}
 	return b, nil
 }
 
 func newBatch(tx *bbolt.Tx, now time.Time) *batch {
-	b := &batch{tx: tx, now: now, fresh: map[string]*snapshot{}}
+	b := &batch{tx: tx, now: now, fresh: map[string]*snapshot{}, recentJobs: recentJobs}
 	b.jobs, b.keys, b.open = b.bucket(bucketJobs), b.bucket(bucketKeys), b.bucket(bucketOpen)
 	b.journal, b.jobJournal = b.bucket(bucketJournal), b.bucket(bucketJobJournal)
-	b.journal.FillPercent = fillAppended
+	for _, grows := range []*bbolt.Bucket{b.jobs, b.journal, b.jobJournal} {
+		grows.FillPercent = fillAppended
+	}
 	return b
 }
 
@@ -368,7 +375,7 @@ func standingOf(j *jobs.Job) standing {
 }
 
 // putJob stores a job's record and keeps exact what the store has beside it.
-func (b *batch) putJob(snap *snapshot, was, now standing) error {
+func (b *batch) putJob(snap *snapshot, was, now *standing) error {
 	if err := b.jobs.Put([]byte(snap.id), snap.raw); err != nil {
 		return err
 	}
@@ -376,7 +383,7 @@ func (b *batch) putJob(snap *snapshot, was, now standing) error {
 	return b.putBeside(snap.id, was, now)
 }
 
-func (b *batch) putBeside(id string, was, now standing) error {
+func (b *batch) putBeside(id string, was, now *standing) error {
 	if err := b.pin(id, was.uploads, now.uploads); err != nil {
 		return err
 	}
