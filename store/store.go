@@ -166,7 +166,7 @@ func openBolt(file *os.File, readOnly bool) (*bbolt.DB, error) {
 	err = guarded(func() (err error) {
 		db, err = bbolt.Open(path, 0o600, &bbolt.Options{
 			ReadOnly:        readOnly,
-			FreelistType:    bbolt.FreelistMapType,
+			FreelistType:    bbolt.FreelistArrayType,
 			InitialMmapSize: mapSize,
 			NoStatistics:    true,
 			OpenFile:        func(string, int, os.FileMode) (*os.File, error) { return file, nil },
@@ -192,7 +192,7 @@ func create(path string, now time.Time) error {
 	if err := temp.Close(); err != nil {
 		return err
 	}
-	db, err := bbolt.Open(temp.Name(), 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType})
+	db, err := bbolt.Open(temp.Name(), 0o600, &bbolt.Options{FreelistType: bbolt.FreelistArrayType})
 	if err != nil {
 		return err
 	}

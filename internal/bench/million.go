@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/macexec/macexec/jobs"
@@ -183,35 +184,54 @@ func (b *bench) lists(ctx context.Context, d *daemon, newest time.Time) error {
 	return nil
 }
 
-// submitBeside measures a lone caller's submissions to either daemon in turn.
+// submitBeside measures submissions to either daemon in turn, by a lone caller and by
+// many at once.
 func (b *bench) submitBeside(ctx context.Context, full, empty *daemon) error {
-	var slow, quick []time.Duration
-	for i := range b.listCalls * 10 {
-		for _, at := range []struct {
-			d    *daemon
-			took *[]time.Duration
-		}{{full, &slow}, {empty, &quick}} {
+	for _, callers := range []int{1, 64} {
+		var slow, quick []time.Duration
+		rounds := max(b.listCalls*10/callers, 40)
+		for i := range rounds {
+			for _, at := range []struct {
+				d    *daemon
+				took *[]time.Duration
+			}{{full, &slow}, {empty, &quick}} {
+				took, err := submitAtOnce(ctx, at.d, callers, i)
+				if err != nil {
+					return err
+				}
+				if i*callers >= 20 { // the first ones meet cold caches
+					*at.took = append(*at.took, took...)
+				}
+			}
+		}
+		over, under := median(slow), median(quick)
+		b.table.add(row{what: fmt.Sprintf("durable SubmitJob, callers: %d, empty store, p50", callers), figure: ms(under), ratio: yardstick})
+		b.table.add(row{
+			what: fmt.Sprintf("the same with %d finished jobs, in turn", b.many), figure: ms(over), ratio: times(float64(over), float64(under)),
+			floor: atMost(float64(over)/float64(under), 1.2, "%.1f ×"),
+		})
+	}
+	return nil
+}
+
+// submitAtOnce makes one call of each caller, all at once, and returns how long each took.
+func submitAtOnce(ctx context.Context, d *daemon, callers, round int) ([]time.Duration, error) {
+	took := make([]time.Duration, callers)
+	var all errgroup.Group
+	for c := range callers {
+		all.Go(func() error {
+			name := fmt.Sprintf("%d/%d/%d", callers, round, c)
 			begun := time.Now()
-			_, err := at.d.Submit(ctx, &macexecv1.SubmitJobRequest{
-				IdempotencyKey: fmt.Sprintf("beside/%d", i), Tool: "bench_held", Arguments: []byte("{}"),
+			_, err := d.Submit(ctx, &macexecv1.SubmitJobRequest{
+				IdempotencyKey: "beside/" + name, Tool: "bench_held", Arguments: []byte("{}"),
 				Context: &macexecv1.CallContext{
-					RunId: fmt.Sprintf("new-%d", i/100), ToolCallId: fmt.Sprintf("new-%d", i), ThreadId: fmt.Sprintf("new-%d", i%50),
+					RunId: fmt.Sprintf("new-%d", round/100), ToolCallId: "new-" + name, ThreadId: fmt.Sprintf("new-%d", round%50),
 					ContextId: "new", Labels: map[string]string{"batch": "new"},
 				},
 			})
-			if err != nil {
-				return err
-			}
-			if i >= 20 { // the first ones meet cold caches
-				*at.took = append(*at.took, time.Since(begun))
-			}
-		}
+			took[c] = time.Since(begun)
+			return err
+		})
 	}
-	over, under := median(slow), median(quick)
-	b.table.add(row{what: "durable SubmitJob, 1 caller, empty store, p50", figure: ms(under), ratio: yardstick})
-	b.table.add(row{
-		what: fmt.Sprintf("the same with %d finished jobs, in turn", b.many), figure: ms(over), ratio: times(float64(over), float64(under)),
-		floor: atMost(float64(over)/float64(under), 1.2, "%.1f ×"),
-	})
-	return nil
+	return took, all.Wait()
 }
