@@ -46,6 +46,12 @@ test: for-tests ## Run every test with the race detector, and vet for Linux and 
 	go test -race -count=1 -timeout=20m ./...
 	go test -count=1 -run='^TestFairShares$$' ./jobs/engine # a thousand processes are too many for the race detector
 
+.PHONY: chaos
+chaos: for-tests ## Kill daemons, keepers and tools among many callers for CHAOS (10m), and check what was told
+	go test -count=1 -timeout=0 -v -run='^TestChaos$$' ./internal/endtoend -chaos=$(CHAOS)$(if $(SEED), -seed=$(SEED))
+
+CHAOS := 10m
+
 .PHONY: bench
 bench: programs build ## Measure a real daemon against what this machine can do (BENCH_QUICK=1: less)
 	go run ./internal/bench

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -84,6 +85,13 @@ func (t *tool) do(word string) error {
 		defer gate.Close()
 		_, err = io.ReadFull(gate, make([]byte, 1))
 		return err
+	case "pause": // so many milliseconds, as if there were something to do
+		n, err := strconv.Atoi(rest)
+		if err != nil {
+			return err
+		}
+		time.Sleep(time.Duration(n) * time.Millisecond)
+		return nil
 	case "print":
 		_, err := fmt.Fprintln(os.Stdout, rest)
 		return err
