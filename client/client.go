@@ -25,6 +25,7 @@ type Client struct {
 	Files   macexecv1.FileServiceClient
 	Journal macexecv1.JournalServiceClient
 	Host    macexecv1.HostServiceClient
+	Store   macexecv1.StoreServiceClient
 
 	address  string
 	patience time.Duration
@@ -78,6 +79,7 @@ func Dial(address string, options ...Option) (*Client, error) {
 	c.Files = macexecv1.NewFileServiceClient(c.conn)
 	c.Journal = macexecv1.NewJournalServiceClient(c.conn)
 	c.Host = macexecv1.NewHostServiceClient(c.conn)
+	c.Store = macexecv1.NewStoreServiceClient(c.conn)
 	return c, nil
 }
 

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"io"
 	"time"
 )
 
@@ -142,6 +143,10 @@ type Store interface {
 	// Projects returns every project, by name.
 	Projects(ctx context.Context) ([]Project, error)
 
+	// Copy makes a whole copy of the store as it is at one moment. Writes go on meanwhile.
+	// CodeDiskFull if there is no room for it.
+	Copy(ctx context.Context) (StoreCopy, error)
+
 	// Failed is closed when the store can no longer be trusted.
 	Failed() <-chan struct{}
 }
@@ -204,6 +209,15 @@ type Page struct {
 	Jobs    []*Job
 	Damaged map[string]error
 	Next    string
+}
+
+// StoreCopy is a whole copy of a store, to be read once and closed.
+type StoreCopy struct {
+	io.ReadCloser
+
+	HostID string
+	Head   uint64 // the newest entry that it has
+	Size   int64
 }
 
 // Blob is an uploaded file, stored under its digest. A digest is not a

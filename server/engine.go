@@ -46,6 +46,8 @@ type Engine interface {
 
 	Journal(ctx context.Context, c engine.Caller, after uint64, limit int, follow bool, yield func(jobs.Entry) error) error
 	VerifyJournal(ctx context.Context, c engine.Caller) (good uint64, err error)
+
+	BackupStore(ctx context.Context, c engine.Caller) (jobs.StoreCopy, error)
 }
 
 // Upload is a file on its way in. It is there once Commit has succeeded.

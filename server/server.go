@@ -77,6 +77,7 @@ func New(o Options) *Server {
 	macexecv1.RegisterFileServiceServer(s.grpc, &fileService{server: s})
 	macexecv1.RegisterJournalServiceServer(s.grpc, &journalService{server: s})
 	macexecv1.RegisterHostServiceServer(s.grpc, &hostService{server: s})
+	macexecv1.RegisterStoreServiceServer(s.grpc, &storeService{server: s})
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.RegisterV1(s.grpc)
 	s.engine.OnMode(s.showMode)

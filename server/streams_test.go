@@ -474,7 +474,7 @@ func TestReflection(t *testing.T) {
 	}
 	want := []string{
 		"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "macexec.v1.FileService", "macexec.v1.HostService",
-		"macexec.v1.JobService", "macexec.v1.JournalService", "macexec.v1.ToolService",
+		"macexec.v1.JobService", "macexec.v1.JournalService", "macexec.v1.StoreService", "macexec.v1.ToolService",
 	}
 	if slices.Sort(names); !slices.Equal(names, want) {
 		t.Errorf("%v", names)

@@ -276,8 +276,13 @@ func documentOf(args []string) string {
 			return "verify"
 		}
 		return "journal_entry"
+	case "store":
+		if sub == "backup" {
+			return "store_copy"
+		}
+		return "store"
 	default:
-		return args[0] // check, host, whoami, version, store
+		return args[0] // check, host, whoami, version
 	}
 }
 

@@ -18,23 +18,48 @@ import (
 const storeName = "store.db"
 
 func (a *app) storeCommand() *cobra.Command {
-	return group("store", "Look after the store of a daemon that is stopped",
-		command("check", "Read the whole store of a stopped daemon; exit code 1 if something is wrong", cobra.NoArgs, func(*cobra.Command, []string) error {
-			state, err := a.resolveState()
-			if err != nil {
-				return err
-			}
-			path := filepath.Join(state, storeName)
-			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-				return usagef("--state DIR", "there is no store at %s", path)
-			}
-			problems, err := store.Check(path)
-			if err != nil {
-				// Also the word that a daemon holds it.
-				return failed(exitRefused, jobs.CodeOf(err), explain(err).Error(), "stop the daemon first, or ask it: macexec journal verify")
-			}
-			return a.printStoreCheck(storeDocument{Path: path, OK: len(problems) == 0, Problems: append([]string{}, problems...)})
-		}))
+	return group("store", "Look after the store", a.storeCheckCommand(), a.storeBackupCommand())
+}
+
+const storeCheckHelp = `Read the whole store of a stopped daemon, or the copy in FILE, and list what is wrong.
+Nothing is changed. The exit code is 1 if something is wrong.`
+
+func (a *app) storeCheckCommand() *cobra.Command {
+	cmd := command("check [FILE]", "Read a whole store or a copy of one; exit code 1 if something is wrong", cobra.MaximumNArgs(1), func(_ *cobra.Command, args []string) error {
+		path, err := a.storePath()
+		if len(args) > 0 {
+			path, err = args[0], nil
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return usagef("--state DIR", "there is no store at %s", path)
+		}
+		problems, err := store.Check(path)
+		if err != nil {
+			return heldStore(err, "stop the daemon first, or ask it: macexec journal verify")
+		}
+		return a.printStoreCheck(storeDocument{Path: path, OK: len(problems) == 0, Problems: append([]string{}, problems...)})
+	})
+	cmd.Long = storeCheckHelp
+	return cmd
+}
+
+// storePath is where the store of the state folder lies.
+func (a *app) storePath() (string, error) {
+	state, err := a.resolveState()
+	return filepath.Join(state, storeName), err
+}
+
+// heldStore is the error of a command that looked at a store itself; also the word
+// that a daemon holds it.
+func heldStore(err error, try string) error {
+	f := failed(exitRefused, jobs.CodeOf(err), explain(err).Error(), try)
+	if e, ok := errors.AsType[*jobs.Error](err); ok {
+		f.document.Metadata = e.Metadata
+	}
+	return f
 }
 
 // storeDocument is what store check found.
@@ -59,17 +84,21 @@ func (a *app) printStoreCheck(d storeDocument) error {
 	default:
 		var f fields
 		f.add("store", d.Path)
-		if d.OK {
-			f.addStyled("state", "ok", show.Green)
-		} else {
-			f.addStyled("state", count(len(d.Problems), "problem"), show.Red)
-		}
-		for _, problem := range d.Problems {
-			f.add("problem", strings.TrimSpace(problem))
-		}
+		addProblems(&f, d.Problems)
 		if err := f.table.Write(a.Out, a.OutTerminal && a.colour()); err != nil {
 			return unwritable(err)
 		}
 	}
 	return ended(exitOfInspection(d.OK))
+}
+
+func addProblems(f *fields, problems []string) {
+	if len(problems) == 0 {
+		f.addStyled("state", "ok", show.Green)
+		return
+	}
+	f.addStyled("state", count(len(problems), "problem"), show.Red)
+	for _, problem := range problems {
+		f.add("problem", strings.TrimSpace(problem))
+	}
 }

@@ -1,0 +1,53 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+
+	"github.com/macexec/macexec/jobs"
+	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
+)
+
+type storeService struct {
+	macexecv1.UnsafeStoreServiceServer
+
+	server *Server
+}
+
+func (s *storeService) BackupStore(_ *macexecv1.BackupStoreRequest, stream grpc.ServerStreamingServer[macexecv1.BackupStoreResponse]) error {
+	ctx := stream.Context()
+	made, err := s.server.engine.BackupStore(ctx, caller(ctx))
+	if err != nil {
+		return err
+	}
+	defer made.Close() //nolint:errcheck // it was only read
+	what := &macexecv1.StoreCopy{HostId: made.HostID, JournalHead: made.Head, Size: made.Size}
+	if err := stream.Send(&macexecv1.BackupStoreResponse{Copy: what}); err != nil {
+		return err
+	}
+	sum := sha256.New()
+	for buf := make([]byte, largestChunk); ; {
+		n, err := io.ReadFull(made, buf)
+		sum.Write(buf[:n])
+		last := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !last {
+			return jobs.Errorf(jobs.CodeInternal, "the copy of the store cannot be read: %w", err)
+		}
+		next := &macexecv1.BackupStoreResponse{Chunk: buf[:n]}
+		if last {
+			what.Sha256 = hex.EncodeToString(sum.Sum(nil))
+			next.Copy = what
+		}
+		switch err := stream.Send(next); {
+		case err != nil || last:
+			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		}
+	}
+}
