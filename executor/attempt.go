@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/macexec/macexec/executor/keeper"
+	"github.com/macexec/macexec/internal/fault"
 )
 
 // Command is what to run, and within which bounds.
@@ -108,6 +109,7 @@ func (x *Executor) Prepare(job string, n int) (*Attempt, error) {
 		a.Release()
 		return nil, err
 	}
+	fault.Point("executor.locked")
 	// The keeper sets out now, so that its start is over when the inputs are
 	// staged. Without orders it does nothing.
 	a.err = a.spawn()
@@ -115,6 +117,7 @@ func (x *Executor) Prepare(job string, n int) (*Attempt, error) {
 		a.Release()
 		return nil, err
 	}
+	fault.Point("executor.prepared")
 	return a, nil
 }
 
@@ -165,7 +168,7 @@ func (a *Attempt) spawn() error {
 	defer ordersR.Close()
 	c := &exec.Cmd{
 		Path: a.x.keeper[0], Args: append(slices.Clone(a.x.keeper), "hold", string(a.dir)),
-		Env: []string{}, Dir: "/",
+		Env: fault.Environment(), Dir: "/",
 		Stdin: ordersR, Stdout: complaints, Stderr: complaints,
 		ExtraFiles:  []*os.File{a.lock},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
@@ -235,12 +238,14 @@ func (a *Attempt) Start(cmd Command) (*Running, error) {
 	}
 	a.lock.Close() // the keeper alone holds it now
 	a.lock = nil
+	fault.Point("executor.handed_over")
 	// Long orders do not fit into the pipe before they are read. A keeper that
 	// reads only a part, because it or this process died, starts nothing.
 	orders := a.orders
 	go func() {
 		_, _ = orders.Write(text)
 		orders.Close()
+		fault.Point("executor.ordered")
 	}()
 	return &Running{x: a.x, dir: a.dir, ended: a.ended}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/macexec/macexec/executor/keeper"
+	"github.com/macexec/macexec/internal/fault"
 )
 
 // FoundKind says what was found of an attempt.
@@ -77,6 +78,7 @@ func (x *Executor) inspect(d Dir) (Found, error) {
 		return Found{}, err
 	}
 	defer freeLock(lock)
+	fault.Point("executor.taken")
 	if err := keeper.WriteFence(d, keeper.Fence{At: time.Now().UTC()}); err != nil {
 		return Found{}, fmt.Errorf("fence the attempt: %w", err)
 	}
@@ -147,6 +149,7 @@ func (x *Executor) StopTree(ctx context.Context, found Found) error {
 	if found.Started == nil || found.Started.BootSession != x.boot {
 		return nil
 	}
+	fault.Point("executor.stops")
 	kill := time.Now().Add(found.Started.Grace)
 	// Children that the leader's end leaves behind in its session are remembered,
 	// since afterwards the session proves nothing any more.

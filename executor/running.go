@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/macexec/macexec/executor/keeper"
+	"github.com/macexec/macexec/internal/fault"
 )
 
 // attachPatience bounds how long Attach waits for the name of whoever holds the
@@ -119,6 +120,7 @@ func (r *Running) Wait(ctx context.Context) (Outcome, error) {
 		return Outcome{}, context.Cause(ctx)
 	}
 	r.Detach() // gives the watch back
+	fault.Point("executor.ended")
 	// An exit record needs no fence: it is the keeper's last deed.
 	if exit, err := keeper.ReadExit(r.dir); err == nil {
 		f := Found{Kind: Exited, Exit: &exit}

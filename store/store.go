@@ -167,6 +167,7 @@ func openBolt(file *os.File, readOnly bool) (*bbolt.DB, error) {
 		db, err = bbolt.Open(path, 0o600, &bbolt.Options{
 			ReadOnly:        readOnly,
 			FreelistType:    bbolt.FreelistArrayType,
+			Logger:          boltFaults(),
 			InitialMmapSize: mapSize,
 			NoStatistics:    true,
 			OpenFile:        func(string, int, os.FileMode) (*os.File, error) { return file, nil },

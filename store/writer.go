@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/macexec/macexec/internal/fault"
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -232,6 +233,7 @@ func (s *Store) commit(b *batch, ops []*operation) {
 	defer func() { s.told(time.Since(begun), err) }()
 	s.gate.Lock()
 	defer s.gate.Unlock()
+	b.pass("before")
 	txid := uint64(b.tx.ID())
 	panicked := true
 	err = guarded(func() error {
@@ -245,6 +247,7 @@ func (s *Store) commit(b *batch, ops []*operation) {
 	switch {
 	case err == nil:
 		s.publish(b)
+		b.pass("after")
 	case !panicked && isNoSpace(err) && s.notDone(txid):
 		s.log.Error("the disk is full; a write was not done", "operations", len(ops), "error", err)
 		// Also what was refused may have been refused because of a write of this batch.
@@ -298,6 +301,8 @@ type batch struct {
 	chain  chainHead
 	fresh  map[string]*snapshot // jobs written in this batch
 	marks  marks
+
+	about []string // what it is about, for its fault points; else empty
 
 	recentJobs uint64 // that are in rows of the index at most; recentJobs but for tests
 }
@@ -420,6 +425,9 @@ func (b *batch) seal(e jobs.Entry) (sealed, error) { return b.sealAfter(b.chain,
 func (b *batch) sealAfter(prev chainHead, e jobs.Entry) (sealed, error) {
 	if e.At.IsZero() {
 		e.At = b.now
+	}
+	if fault.On {
+		b.about = append(b.about, aboutOf(&e))
 	}
 	raw, head, err := sealEntry(&e, prev)
 	return sealed{seq: e.Seq, jobID: e.JobID, raw: raw, head: head}, err

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+
+	"github.com/macexec/macexec/internal/fault"
 )
 
 // Outcome is what became of a step.
@@ -182,7 +184,7 @@ func (c *carrier) done(ctx context.Context) (Result, error) {
 			res.Trash = c.step.Trash
 		}
 	}
-	if err := c.dir.sync(); err != nil {
+	if err := c.syncNames(); err != nil {
 		return Result{}, explain(c.step.Path, err)
 	}
 	if c.step.Verb == Remove {
@@ -196,10 +198,28 @@ func (c *carrier) done(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	defer kept.Close()
+	fault.Point("publish.kept")
 	if err := gone(c.drop(ctx, kept, filepath.Base(c.step.Source))); err != nil {
 		return Result{}, explain(c.step.Source, err)
 	}
 	return res, nil
+}
+
+func (c *carrier) syncNames() error {
+	if err := fault.Err("publish.names"); err != nil {
+		return err
+	}
+	return c.dir.sync()
+}
+
+// move is one rename of a publish, with a fault point on each side.
+func (c *carrier) move(what string, rename func() error) error {
+	if err := fault.Err("publish." + what); err != nil {
+		return err
+	}
+	err := rename()
+	fault.Point("publish." + what + "d")
+	return err
 }
 
 // create: the hidden name becomes the destination unless something is there.
@@ -225,7 +245,8 @@ func (c *carrier) create(ctx context.Context, temp Facts, isDest bool) (Result, 
 	if dressed, err := c.dress(ctx, temp, mode, dir.UID, dir.GID); dressed || err != nil {
 		return c.tried(err)
 	}
-	if err := c.dir.move(c.temp, c.dir, c.dest); !errors.Is(err, fs.ErrExist) {
+	err = c.move("create", func() error { return c.dir.move(c.temp, c.dir, c.dest) })
+	if !errors.Is(err, fs.ErrExist) {
 		c.failed = explain(c.step.Path, err)
 	}
 	return Result{}, nil
@@ -249,7 +270,8 @@ func (c *carrier) exchange(ctx context.Context, temp, dest Facts, isDest bool) (
 	if dressed, err := c.dress(ctx, temp, dest.Mode, dest.UID, dest.GID); dressed || err != nil {
 		return c.tried(err)
 	}
-	return c.tried(explain(c.step.Path, c.dir.swap(c.temp, c.dest)))
+	err := c.move("replace", func() error { return c.dir.swap(c.temp, c.dest) })
+	return c.tried(explain(c.step.Path, err))
 }
 
 // tried keeps what a change gave, for after the next look.
@@ -326,7 +348,8 @@ func (c *carrier) discard(was, destOurs bool) (Result, error) {
 		return c.tried(err)
 	}
 	defer in.Close()
-	return c.tried(crossDevice(c.step.Path, c.dir.move(c.temp, in, c.old)))
+	err = c.move("retire", func() error { return c.dir.move(c.temp, in, c.old) })
+	return c.tried(crossDevice(c.step.Path, err))
 }
 
 // advanceRemove: the file moves to the trash, is checked there, and is put back if
@@ -362,7 +385,8 @@ func (c *carrier) advanceRemove(ctx context.Context, dest Facts, isDest bool) (R
 		_, c.failed = c.readyTrash()
 		return Result{}, nil
 	}
-	if err := c.dir.move(c.dest, in, c.old); !errors.Is(err, fs.ErrNotExist) {
+	err = c.move("remove", func() error { return c.dir.move(c.dest, in, c.old) })
+	if !errors.Is(err, fs.ErrNotExist) {
 		c.failed = crossDevice(c.step.Path, err)
 	}
 	return Result{}, nil

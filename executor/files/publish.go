@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/macexec/macexec/internal/fault"
 )
 
 // Verb is what a step does to a project.
@@ -144,10 +146,13 @@ func (c *carrier) placeOnce(ctx context.Context) (Facts, bool, error) {
 		placed, err := c.graftSource(ctx)
 		return placed, err == nil, err
 	}
-	err = retry(func() error {
-		return unix.Linkat(unix.AT_FDCWD, c.step.Source, c.dir.fd(), c.temp, 0)
-	})
+	if err = fault.Err("publish.place"); err == nil {
+		err = retry(func() error {
+			return unix.Linkat(unix.AT_FDCWD, c.step.Source, c.dir.fd(), c.temp, 0)
+		})
+	}
 	if err == nil {
+		fault.Point("publish.placed")
 		return Facts{}, false, nil
 	}
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {

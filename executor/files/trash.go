@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/macexec/macexec/internal/fault"
 )
 
 const infoSuffix = ".json"
@@ -122,9 +124,13 @@ func (c *carrier) readyTrash() (made bool, err error) {
 	if err := f.Sync(); err != nil {
 		return false, err
 	}
+	if err := fault.Err("publish.note"); err != nil {
+		return false, err
+	}
 	if err := bin.rename(temp, bin, c.trash+infoSuffix); err != nil {
 		return false, err
 	}
+	fault.Point("publish.noted")
 	return true, errors.Join(bin.sync(), c.root.sync())
 }
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/macexec/macexec/internal/fault"
 )
 
 // LockFD is the descriptor on which a keeper finds the attempt's lock, held.
@@ -69,6 +71,7 @@ func hold(dir Dir, self []string) int {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	unix.CloseOnExec(LockFD)
 	h := &holding{dir: dir, stop: stop, lock: os.NewFile(LockFD, dir.Lock())}
+	fault.Point("keeper.begun")
 	// The launcher sets out at once, so that its start costs no time of its own.
 	// Until it is sent its orders it is nothing but a process.
 	launchErr := h.startLauncher(self)
@@ -89,6 +92,7 @@ func (h *holding) admit() (code int, err error) {
 		return exitUsage, fmt.Errorf("read the spec: %w", err)
 	}
 	h.begun = time.Now() // the orders are here; waiting for them is the daemon's time
+	fault.Point("keeper.ordered")
 	if err := h.takeLock(); err != nil {
 		return exitRefused, err
 	}
@@ -105,6 +109,7 @@ func (h *holding) admit() (code int, err error) {
 		// Without room for its end, the attempt does not begin.
 		return exitFailed, fmt.Errorf("reserve room for the exit record: %w", err)
 	}
+	fault.Point("keeper.admitted")
 	return exitDone, nil
 }
 
@@ -141,7 +146,10 @@ func reserve(path string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(reserveRoom(int(f.Fd()), reserveBytes), f.Close())
+	if err = fault.Err("keeper.reserve"); err == nil {
+		err = reserveRoom(int(f.Fd()), reserveBytes)
+	}
+	return errors.Join(err, f.Close())
 }
 
 // run starts the tool, watches it and writes the exit record.
@@ -255,11 +263,13 @@ func (h *holding) start(launchErr error) (*Started, error) {
 	case h.stopAsked():
 		return nil, errStopped
 	}
+	fault.Point("keeper.ready")
 	h.released = true
 	if err := h.launcher.Release(); err != nil {
 		h.released = false
 		return nil, err
 	}
+	fault.Point("keeper.released")
 	return started, nil
 }
 

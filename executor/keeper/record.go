@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/macexec/macexec/internal/fault"
 )
 
 // ErrDamaged is wrapped by the error of a record that is there but cannot be
@@ -250,7 +252,11 @@ func writeData(path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.Write(data); err != nil {
+	err = at(path, "write")
+	if err == nil {
+		_, err = f.Write(data)
+	}
+	if err != nil {
 		f.Close()
 		os.Remove(temp)
 		return err
@@ -272,7 +278,11 @@ func writeReservedData(reserve, path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.WriteAt(data, 0); err != nil {
+	err = at(path, "write")
+	if err == nil {
+		_, err = f.WriteAt(data, 0)
+	}
+	if err != nil {
 		f.Close()
 		return err
 	}
@@ -284,17 +294,41 @@ func writeReservedData(reserve, path string, data []byte) error {
 }
 
 func finish(f *os.File, temp, path string) error {
-	if err := f.Sync(); err != nil {
+	if err := syncFile(f, path); err != nil {
 		f.Close()
 		return err
 	}
 	if err := f.Close(); err != nil {
 		return err
 	}
+	if err := at(path, "rename"); err != nil {
+		return err
+	}
 	if err := os.Rename(temp, path); err != nil {
 		return err
 	}
-	return syncFolder(filepath.Dir(path))
+	if err := at(path, "names"); err != nil {
+		return err
+	}
+	if err := syncFolder(filepath.Dir(path)); err != nil {
+		return err
+	}
+	return at(path, "done")
+}
+
+func syncFile(f *os.File, path string) error {
+	if err := at(path, "sync"); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// at is the fault point before a step of writing a record.
+func at(path, step string) error {
+	if !fault.On {
+		return nil
+	}
+	return fault.Err("record." + filepath.Base(path) + "." + step)
 }
 
 func syncFolder(dir string) error {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/macexec/macexec/internal/fault"
 )
 
 const (
@@ -71,6 +73,7 @@ func (h *holding) supervise(s *Started) error {
 		}
 		break
 	}
+	fault.Point("keeper.ended")
 	e := &h.exit
 	ws, leftover, escaped, err := endTree(s, e.StoppedFor != StoppedForNothing, leftoverGrace)
 	if err != nil {
@@ -83,10 +86,15 @@ func (h *holding) supervise(s *Started) error {
 		e.Code = ws.ExitStatus()
 	}
 	h.drain()
+	fault.Point("keeper.swept")
 	failed := e.Code != 0 || e.Signal != 0
 	e.DiskFull = e.DiskFull || h.stderr.says("No space left on device", "Disk quota exceeded")
 	e.OutOfMemory = failed && h.stderr.says("Cannot allocate memory", "out of memory", "Out of memory", "bad_alloc", "MemoryError")
-	if err := h.flush(failed); err != nil {
+	err = fault.Err("keeper.flush")
+	if err == nil {
+		err = h.flush(failed)
+	}
+	if err != nil {
 		e.Unflushed = true
 		e.Error = fmt.Sprintf("flush the outputs: %v", err)
 		e.DiskFull = e.DiskFull || isDiskFull(err)

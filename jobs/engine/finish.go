@@ -13,6 +13,7 @@ import (
 
 	"github.com/macexec/macexec/executor"
 	"github.com/macexec/macexec/executor/keeper"
+	"github.com/macexec/macexec/internal/fault"
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -424,6 +425,7 @@ func (a *attempt) conclude(err error) (next func()) {
 	if err != nil {
 		return func() { e.tryAgain(a.job.ID, err) }
 	}
+	fault.Point("engine.concluded")
 	a.tidy(job)
 	switch job.State {
 	case jobs.StateQueued:

@@ -68,7 +68,7 @@ func (e *Engine) judge(ctx context.Context, c Caller, req Request, args any) (*j
 		if finding, ok := fileFinding("", err); ok {
 			return j, refusal(jobs.CodeArgumentsBusiness, "business", []schemas.Finding{finding})
 		}
-		return j, fault(err)
+		return j, ownFault(err)
 	}
 	j.binding = binding
 	return j, nil
@@ -122,7 +122,7 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 		}
 		in, facts, finding, err := e.lookAtInput(ctx, c.Principal, j, arg)
 		if err != nil {
-			return fault(err)
+			return ownFault(err)
 		}
 		if finding != nil {
 			findings = append(findings, *finding)
@@ -140,7 +140,7 @@ func (e *Engine) judgeBusiness(ctx context.Context, c Caller, req Request, j *ju
 	}
 	published, err := e.lookAtPublishes(ctx, c.Principal, req, j)
 	if err != nil {
-		return fault(err)
+		return ownFault(err)
 	}
 	findings = append(findings, published...)
 	findings = append(findings, e.lookAtPrograms(ctx, j, vars)...)
@@ -455,8 +455,8 @@ func fileFinding(pointer string, err error) (schemas.Finding, bool) {
 	return f, true
 }
 
-// fault is an error that is not the call's: the call is neither refused nor accepted.
-func fault(err error) error {
+// ownFault is an error that is not the call's: the call is neither refused nor accepted.
+func ownFault(err error) error {
 	if e, ok := errors.AsType[*jobs.Error](err); ok {
 		return e
 	}

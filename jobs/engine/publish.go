@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/internal/fault"
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -59,6 +60,7 @@ func (a *attempt) publish(made product) error {
 	if len(steps) == 0 {
 		return a.complete(made)
 	}
+	fault.Point("engine.placed")
 	err := a.update("the publish plan is stored", func(j *jobs.Job) error {
 		if made.ran {
 			made.keep(j)
@@ -211,6 +213,7 @@ func (a *attempt) carry() error {
 		reason, message = carryReason(res.Outcome), res.Err.Error()
 		break
 	}
+	fault.Point("engine.carried")
 	out := jobs.PublishOutcome(done, len(plan.Steps), reason)
 	switch {
 	case out.State == jobs.StateCompleted || out.SideEffect != jobs.SideEffectNone:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/macexec/macexec/executor"
+	"github.com/macexec/macexec/internal/fault"
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/schemas"
 )
@@ -168,6 +169,7 @@ func (a *attempt) run() error {
 	if err := a.stage(ctx); err != nil {
 		return a.reason(ctx, err)
 	}
+	fault.Point("engine.staged")
 	command, intent, err := a.plan(ctx)
 	if err != nil {
 		return a.reason(ctx, err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/macexec/macexec/internal/fault"
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/schemas"
 )
@@ -168,6 +169,7 @@ func (e *Engine) accept(ctx context.Context, c Caller, req Request, j *judgement
 	if err != nil {
 		return Receipt{}, jobs.Errorf(jobs.CodeInternal, "describe the job: %w", err)
 	}
+	fault.Point("engine.decided")
 	t, err := e.expect(ctx, job, j)
 	if err != nil {
 		return Receipt{}, err
@@ -188,6 +190,7 @@ func (e *Engine) accept(ctx context.Context, c Caller, req Request, j *judgement
 	}
 	if accepted = sub.Outcome == jobs.SubmitAccepted; accepted {
 		t.rank = rankOf(sub.Job)
+		fault.Point("engine.accepted")
 		e.queue(sub.Job, t)
 	}
 	return e.answer(req, sub)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/macexec/macexec/executor"
 	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/internal/fault"
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/schemas"
 )
@@ -76,6 +77,7 @@ func (a *attempt) verify(found executor.Found) error {
 	if findings := a.tool.ValidateResult(result); len(findings) > 0 {
 		return bad("the result does not fit the tool's output schema: " + findings[0].Message)
 	}
+	fault.Point("engine.verified")
 	took := a.lap()
 	made := product{artifacts: artifacts, proof: exitEvidence(a.n, found.Exit), ran: true}
 	made.keep = func(j *jobs.Job) {
