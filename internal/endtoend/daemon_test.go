@@ -29,6 +29,8 @@ type daemon struct {
 	state   string
 	project string // the folder of the default project
 	process *process
+	bin     string   // the folder of its binaries
+	env     []string // more of its environment
 }
 
 // process is one life of a daemon.
@@ -67,6 +69,12 @@ func (w *logWatch) String() string {
 // config.yaml.
 func startDaemon(t *testing.T, config ...string) *daemon {
 	t.Helper()
+	return startDaemonOf(t, built.bin, nil, config...)
+}
+
+// startDaemonOf starts a daemon of these binaries, with more in its environment.
+func startDaemonOf(t *testing.T, bin string, env []string, config ...string) *daemon {
+	t.Helper()
 	state, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +87,7 @@ func startDaemon(t *testing.T, config ...string) *daemon {
 			t.Error(err)
 		}
 	})
-	d := &daemon{t: t, state: state, project: filepath.Join(state, "projects", "default")}
+	d := &daemon{t: t, bin: bin, env: env, state: state, project: filepath.Join(state, "projects", "default")}
 	if err := os.Mkdir(filepath.Join(state, "tools"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +137,8 @@ func (d *daemon) write(path, text string) {
 func (d *daemon) start() {
 	d.t.Helper()
 	log := &logWatch{ready: make(chan struct{})}
-	cmd := exec.Command(filepath.Join(built.bin, "macexec"), "serve", "--state", d.state)
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + d.state}
+	cmd := exec.Command(filepath.Join(d.bin, "macexec"), "serve", "--state", d.state)
+	cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + d.state}, d.env...)
 	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)

@@ -24,6 +24,8 @@ var built struct { //nolint:gochecknoglobals // set once by TestMain, before any
 	bin     string // the folder of macexec, macexec-keeper
 	tools   string // the folder of testtool
 	ledgers string // the folder in which each test has its own folder of ledgers
+	overlay string // tells the compiler of the manifests of the tests
+	faulty  faulty // macexec and macexec-keeper with fault points
 }
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -75,10 +77,11 @@ func build(root string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(root, "overlay.json"), text, 0o600); err != nil {
+	built.overlay = filepath.Join(root, "overlay.json")
+	if err := os.WriteFile(built.overlay, text, 0o600); err != nil {
 		return err
 	}
-	daemon := []string{"build", "-overlay", filepath.Join(root, "overlay.json"), "-o", built.bin + "/"}
+	daemon := []string{"build", "-overlay", built.overlay, "-o", built.bin + "/"}
 	if raceBuilt {
 		daemon = append(daemon, "-race")
 	}
