@@ -85,6 +85,10 @@ type Exit struct {
 	CaptureOverflow bool `json:"capture_overflow,omitzero"`
 	// DiskFull: the keeper met the end of the disk, or the tool said that it did.
 	DiskFull bool `json:"disk_full,omitzero"`
+	// NoRoom: when the tool had exited with 0, the disk of its work folder had no room
+	// left. Whether it met the end of it nobody outside can see, so nothing that it
+	// wrote there is known to be whole.
+	NoRoom bool `json:"no_room,omitzero"`
 	// OutOfMemory: the tool failed and said that it could not get memory.
 	OutOfMemory bool `json:"out_of_memory,omitzero"`
 	// Unflushed: the outputs could not all be brought to the disk.

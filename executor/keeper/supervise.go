@@ -99,8 +99,25 @@ func (h *holding) supervise(s *Started) error {
 		e.Error = fmt.Sprintf("flush the outputs: %v", err)
 		e.DiskFull = e.DiskFull || isDiskFull(err)
 	}
+	e.NoRoom = !failed && noRoom(h.dir)
 	return nil
 }
+
+// noRoom tries whether the disk of an attempt takes a little more. A tool that met its
+// end has left less than that, unless somebody made room meanwhile. The records' folder
+// stands for the tool's, which is beside it and may be closed.
+func noRoom(d Dir) bool {
+	path := filepath.Join(d.Keeper(), "room.tmp")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err == nil {
+		err = errors.Join(reserveRoom(int(f.Fd()), roomBytes), f.Close(), os.Remove(path))
+	}
+	return isDiskFull(err)
+}
+
+// roomBytes are more than what a write that ended at the end of the disk leaves: less
+// than one block, and what file systems round up.
+const roomBytes = 64 << 10
 
 // drain reads what is left in the pipes. Normally all writers are gone; one that
 // escaped must neither hang nor fail the attempt.

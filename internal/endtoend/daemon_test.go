@@ -87,6 +87,12 @@ func startDaemonOf(t *testing.T, bin string, env []string, config ...string) *da
 			t.Error(err)
 		}
 	})
+	return startDaemonAt(t, bin, env, state, config...)
+}
+
+// startDaemonAt is startDaemonOf with an empty folder for the state.
+func startDaemonAt(t *testing.T, bin string, env []string, state string, config ...string) *daemon {
+	t.Helper()
 	d := &daemon{t: t, bin: bin, env: env, state: state, project: filepath.Join(state, "projects", "default")}
 	if err := os.Mkdir(filepath.Join(state, "tools"), 0o700); err != nil {
 		t.Fatal(err)
@@ -95,6 +101,7 @@ func startDaemonOf(t *testing.T, bin string, env []string, config ...string) *da
 		t.Fatal(err)
 	}
 	d.configure(built.tools, config...)
+	var err error
 	if d.Client, err = client.Dial(filepath.Join(state, "macexec.sock"), client.Patience(patience)); err != nil {
 		t.Fatal(err)
 	}
@@ -167,10 +174,15 @@ func (d *daemon) start() {
 // end sends the daemon a signal and waits for its end.
 func (d *daemon) end(signal syscall.Signal) {
 	d.t.Helper()
+	d.signal(signal)
+	d.awaitEnd()
+}
+
+func (d *daemon) signal(signal syscall.Signal) {
+	d.t.Helper()
 	if err := d.process.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		d.t.Fatal(err)
 	}
-	d.awaitEnd()
 }
 
 // awaitEnd waits until the daemon has ended.

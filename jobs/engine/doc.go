@@ -14,6 +14,7 @@
 //	publish.go   the only changes to projects: place, store the plan, carry it out
 //	probe.go     what a tool's own probe proves of an unknown job
 //	recover.go   what a new daemon concludes from what the old one left
+//	room.go      what goes on while the disk of the store is full
 //	control.go   cancel and resolve
 //	fence.go     a key under which nothing will ever start
 //	runs.go      a cancelled run, and all that came from it

@@ -95,7 +95,9 @@ type Engine struct {
 	retryDelay  time.Duration // before what failed for this host's own reasons is tried again
 	vault       *vault
 	verified    verified
-	keys        keyMutex // of submissions
+	keys        keyMutex    // of submissions
+	debts       debts       // to the journal; see room.go
+	kept        atomic.Bool // the manifests; see keepManifests
 	sched       *scheduler
 	confinement keeper.Confinement // what this host enforces on a tool
 
@@ -187,13 +189,11 @@ func New(o Options) (*Engine, error) {
 // queued jobs. Every job's state is true at any time: what was running stays
 // running until its records have been looked at.
 func (e *Engine) Start(ctx context.Context) error {
-	if err := e.tell(ctx, "the daemon started"); err != nil {
+	if err := e.tellOrOwe(ctx, "the daemon started"); err != nil {
 		return err
 	}
-	for _, tool := range e.registry.All() {
-		if err := e.store.PutManifest(ctx, tool.Digest, tool.Text); err != nil {
-			return err
-		}
+	if err := e.keepManifests(ctx); err != nil && jobs.CodeOf(err) != jobs.CodeDiskFull {
+		return err
 	}
 	if err := e.takeUpMode(ctx); err != nil {
 		return err
@@ -218,6 +218,9 @@ func (e *Engine) Stop() {
 	}
 	e.mu.Unlock()
 	e.running.Wait()
+	if !e.payDebts(context.Background()) {
+		e.log.Error("the disk of the store is still full; the journal does not tell all that happened meanwhile")
+	}
 	if err := e.tell(context.Background(), "the daemon stopped; running jobs stay with their keepers"); err != nil {
 		e.log.Warn("the journal does not tell of the stop", "error", err)
 	}
@@ -225,11 +228,15 @@ func (e *Engine) Stop() {
 
 // tell writes into the journal what happens to the host itself.
 func (e *Engine) tell(ctx context.Context, message string) error {
+	return e.tellAt(ctx, e.now(), message)
+}
+
+func (e *Engine) tellAt(ctx context.Context, at time.Time, message string) error {
 	data, err := json.Marshal(map[string]string{"version": e.facts.Version, "boot_session": e.boot, "policy_version": e.policy.Version()})
 	if err != nil {
 		return jobs.Errorf(jobs.CodeInternal, "describe the host: %w", err)
 	}
-	return e.store.Append(ctx, jobs.Entry{Kind: jobs.EntryHost, Message: message, Data: data})
+	return e.store.Append(ctx, jobs.Entry{Kind: jobs.EntryHost, At: at.UTC(), Message: message, Data: data})
 }
 
 // newJobID makes an id that sorts by time, even if the clock is stepped back, and

@@ -249,6 +249,9 @@ func (a *attempt) notStarted(found executor.Found) error {
 func (a *attempt) endBy(found executor.Found, ended jobs.Ended, message string) error {
 	message = masked(message, a.secrets)
 	tail, cause := a.lastWords()
+	if ended == jobs.EndedDiskFull {
+		a.makeRoom()
+	}
 	return &over{why: message, change: func(j *jobs.Job) error {
 		out := jobs.OutcomeOf(j.Tool.Effects, ended)
 		if ended == jobs.EndedStopped {
@@ -421,7 +424,10 @@ func (a *attempt) conclude(err error) (next func()) {
 	if !ok {
 		return func() { e.tryAgain(a.job.ID, err) }
 	}
-	job, err := e.change(a.job.ID, o.why, o.change)
+	job, err := e.lasting(a.job.ID, o.why, o.change)
+	if errors.Is(err, errLeft) {
+		return nil
+	}
 	if err != nil {
 		return func() { e.tryAgain(a.job.ID, err) }
 	}

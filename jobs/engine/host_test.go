@@ -206,6 +206,7 @@ type flakyStore struct {
 	// refuse is what every new decision is answered with; nil: none is refused.
 	refuse      error
 	refuseMode  error          // what a new mode is answered with; nil: none is refused
+	full        atomic.Bool    // the disk: no write is made
 	noManifests bool           // no kept manifest can be read
 	brokenMode  error          // what the kept mode is answered with; nil: it is good
 	read        map[string]int // how often each job was read
@@ -215,6 +216,9 @@ type flakyStore struct {
 	deciding    func(context.Context) // called before a submission is decided
 	collecting  func()                // called before old uploads are collected
 }
+
+//nolint:gochecknoglobals // an error value
+var errFull = jobs.Errorf(jobs.CodeDiskFull, "no room")
 
 func (s *flakyStore) Wait(ctx context.Context, after uint64) error {
 	s.mu.Lock()
@@ -256,6 +260,9 @@ func (s *flakyStore) reads(id string) int {
 }
 
 func (s *flakyStore) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted, error) {
+	if s.full.Load() {
+		return jobs.Submitted{}, errFull
+	}
 	if s.refuse != nil {
 		return jobs.Submitted{}, s.refuse
 	}
@@ -266,6 +273,9 @@ func (s *flakyStore) Submit(ctx context.Context, sub jobs.Submission) (jobs.Subm
 }
 
 func (s *flakyStore) Append(ctx context.Context, e jobs.Entry) error {
+	if s.full.Load() {
+		return errFull
+	}
 	if s.refuse != nil && e.Kind != jobs.EntryHost {
 		return s.refuse
 	}
@@ -277,6 +287,13 @@ func (s *flakyStore) CollectBlobs(ctx context.Context, unusedSince time.Time, li
 		s.collecting()
 	}
 	return s.Store.CollectBlobs(ctx, unusedSince, limit)
+}
+
+func (s *flakyStore) PutManifest(ctx context.Context, digest string, text []byte) error {
+	if _, err := s.Store.Manifest(ctx, digest); err != nil && s.full.Load() {
+		return errFull
+	}
+	return s.Store.PutManifest(ctx, digest, text)
 }
 
 func (s *flakyStore) Manifest(ctx context.Context, digest string) ([]byte, error) {
@@ -312,6 +329,9 @@ func (s *flakyStore) Update(ctx context.Context, id string, change func(*jobs.Jo
 	n, fail, done := s.n, s.fail, s.done
 	s.mu.Unlock()
 	var err error
+	if s.full.Load() {
+		return nil, errFull
+	}
 	if fail != nil {
 		err = fail(n) // not under the lock: it may write itself
 	}

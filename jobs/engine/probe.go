@@ -43,7 +43,7 @@ func (a *attempt) probe(ctx context.Context, alive bool) {
 }
 
 func (a *attempt) settle(to jobs.State, side jobs.SideEffect, proof jobs.Evidence) {
-	job, err := a.e.change(a.job.ID, proof.Detail, func(j *jobs.Job) error {
+	job, err := a.e.lasting(a.job.ID, proof.Detail, func(j *jobs.Job) error {
 		return j.Settle(to, jobs.EndProbed, side, proof, a.e.now())
 	})
 	if err != nil {

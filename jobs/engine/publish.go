@@ -124,6 +124,8 @@ func placeReason(err error) jobs.EndReason {
 		return jobs.EndDestinationTaken
 	case errors.Is(err, files.ErrChanged), isNotExist(err):
 		return jobs.EndInputChanged
+	case startReason(err) == jobs.EndDiskFull:
+		return jobs.EndDiskFull
 	default:
 		return jobs.EndPublishFailed
 	}

@@ -77,7 +77,7 @@ func (e *Engine) runAttempt(id string) (next func()) {
 		e.sched.rest(id) // it has ended meanwhile
 		return nil
 	default:
-		// The store did not take it (a full disk, say), so the job still waits.
+		// The store did not take it, so the job still waits.
 		e.sched.rest(id)
 		return func() { e.wakeAt(e.now().Add(e.retryDelay), id) }
 	}
@@ -108,7 +108,7 @@ func (e *Engine) begin(id string) error {
 		return jobs.Errorf(jobs.CodeStateConflict, "the run of job %s was cancelled", id).WithJob(id)
 	}
 	locks := locksOf(e.sched.claims(id))
-	_, err = e.change(id, "an attempt begins", func(j *jobs.Job) error {
+	_, err = e.lasting(id, "an attempt begins", func(j *jobs.Job) error {
 		if e.sched.paused.Load() {
 			return errPaused
 		}
@@ -364,7 +364,7 @@ func sentence(f schemas.Finding) string {
 
 // update stores a change of the job and keeps the new snapshot.
 func (a *attempt) update(message string, change func(*jobs.Job) error) error {
-	job, err := a.e.change(a.job.ID, message, change)
+	job, err := a.e.lasting(a.job.ID, message, change)
 	if err == nil {
 		a.job = job
 	}

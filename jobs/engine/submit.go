@@ -157,6 +157,9 @@ func worldly(err error) error {
 // accept stores a call that was judged as a job, and lets it wait for its turn or for a
 // person. If the store refuses it, the locks that it may have by then are given back.
 func (e *Engine) accept(ctx context.Context, c Caller, req Request, j *judgement) (Receipt, error) {
+	if err := e.keepManifests(ctx); err != nil {
+		return Receipt{}, err
+	}
 	job, err := e.newJob(c, req, j)
 	if err != nil {
 		return Receipt{}, err
@@ -252,16 +255,24 @@ func (e *Engine) repeat(ctx context.Context, c Caller, req Request, args any, re
 			secret[pointer] = true
 		}
 	}
-	sub, err := e.store.Submit(ctx, jobs.Submission{
+	again := jobs.Submission{
 		Key: jobs.Key{Principal: c.Principal, Text: req.Key}, Fingerprint: e.fingerprint(req, args, secret),
 		Entry: entryOf(c, req, jobs.EntryReplayed, "", nil),
-	})
+	}
+	sub, err := e.store.Submit(ctx, again)
+	full := jobs.CodeOf(err) == jobs.CodeDiskFull
+	if full {
+		sub, err = e.repeatOnFullDisk(ctx, again, record)
+	}
 	if err != nil {
 		return Receipt{}, err
 	}
 	receipt, err := e.answer(req, sub)
 	if err == nil {
 		receipt.Warnings = e.changedInputs(ctx, sub.Job)
+	}
+	if err == nil && full {
+		receipt.Warnings = append(receipt.Warnings, owedWarning)
 	}
 	return receipt, err
 }

@@ -120,6 +120,15 @@ func (t *tool) do(word string) error {
 		}
 		_, err = out.WriteString(strings.Repeat(t.name[:1], n))
 		return errors.Join(err, out.Close())
+	case "fill": // the disk, with the output, and without a word about its end
+		out, err := os.OpenFile(os.Getenv("OUT"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		for err == nil {
+			_, err = out.WriteString(strings.Repeat(t.name[:1], 1<<16))
+		}
+		return out.Close()
 	case "folder", "list": // something in the folder, or in the list
 		return t.put(os.Getenv(strings.ToUpper(verb)), rest)
 	case "copy": // what came in, as the output
