@@ -98,6 +98,9 @@ const (
 	CodeDiskFull          Code = "DISK_FULL"
 	CodeDraining          Code = "HOST_DRAINING"
 	CodeStoreFailed       Code = "STORE_FAILED"
+	CodeStoreMissing      Code = "STORE_MISSING"
+	CodeStoreReplaced     Code = "STORE_REPLACED"
+	CodeStoreOlder        Code = "STORE_OLDER"
 	CodeCommitUnknown     Code = "COMMIT_UNKNOWN"
 	CodeRecordDamaged     Code = "RECORD_DAMAGED"
 	CodeDeadline          Code = "DEADLINE_EXCEEDED"
@@ -156,6 +159,9 @@ func Codes() map[Code]CodeInfo {
 		CodeDiskFull:          {ClassQuota, true, ActionAskOperator, "there is not enough room on the disk"},
 		CodeDraining:          {ClassUnavailable, true, ActionRetryLater, "the host takes no new calls now"},
 		CodeStoreFailed:       {ClassUnavailable, true, ActionRepeatSameKey, "the store cannot be written; the daemon is stopping"},
+		CodeStoreMissing:      {ClassUnavailable, false, ActionAskOperator, "made at a start: this host had a store, and there is none"},
+		CodeStoreReplaced:     {ClassUnavailable, false, ActionAskOperator, "made at a start: the store is not the one that was here, or nobody can tell"},
+		CodeStoreOlder:        {ClassUnavailable, false, ActionAskOperator, "made at a start: the store is an earlier state of the one that was here"},
 		CodeCommitUnknown:     {ClassUnavailable, true, ActionRepeatSameKey, "the store cannot tell whether the write is durable; repeat with the same key"},
 		CodeRecordDamaged:     {ClassInternal, false, ActionAskOperator, "the record is damaged; it is kept as it is"},
 		CodeDeadline:          {ClassTimeout, true, ActionRepeatSameKey, "the caller's deadline passed before an answer"},

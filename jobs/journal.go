@@ -20,14 +20,16 @@ const (
 	EntryRun       EntryKind = "run.closed"    // a run was cancelled; no later submission of it is taken
 	EntryFile      EntryKind = "file.stored"   // an upload is complete
 	EntryProject   EntryKind = "project.changed"
-	EntryHost      EntryKind = "host.changed" // the daemon started or stopped, recovery
+	EntryHost      EntryKind = "host.changed"    // the daemon started or stopped, recovery
+	EntryAdopted   EntryKind = "store.adopted"   // an operator decided to use a store that may have forgotten
+	EntryConfirmed EntryKind = "store.confirmed" // and that what it may have forgotten is dealt with
 )
 
 // EntryKinds lists every kind.
 func EntryKinds() []EntryKind {
 	return []EntryKind{
 		EntrySubmitted, EntryReplayed, EntryChanged, EntryConflict, EntryRejected,
-		EntryFence, EntryRun, EntryFile, EntryProject, EntryHost,
+		EntryFence, EntryRun, EntryFile, EntryProject, EntryHost, EntryAdopted, EntryConfirmed,
 	}
 }
 

@@ -147,6 +147,13 @@ type Store interface {
 	// CodeDiskFull if there is no room for it.
 	Copy(ctx context.Context) (StoreCopy, error)
 
+	// Restored returns why the store may have forgotten something, until somebody has
+	// confirmed that this is dealt with; nil: there is nothing to confirm.
+	Restored(ctx context.Context) (*Restore, error)
+	// ConfirmRestore ends that, with an EntryConfirmed, and returns what was confirmed;
+	// nil: there was nothing, and nothing is written.
+	ConfirmRestore(ctx context.Context, by, reason string) (*Restore, error)
+
 	// Failed is closed when the store can no longer be trusted.
 	Failed() <-chan struct{}
 }
@@ -218,6 +225,25 @@ type StoreCopy struct {
 	HostID string
 	Head   uint64 // the newest entry that it has
 	Size   int64
+}
+
+// Restore says that the store may have forgotten keys and jobs: it is a copy of an
+// earlier one, or a new one in the place of one that is lost, and a named principal
+// decided to use it.
+type Restore struct {
+	At     time.Time `json:"at"`
+	By     string    `json:"by,omitempty"`
+	Reason string    `json:"reason"`
+	Head   uint64    `json:"head"` // its newest entry then
+	// Known is how far the store that was there before had come; zero: that is not known.
+	Known StoreStanding `json:"known,omitzero"`
+}
+
+// StoreStanding says how far a store has come.
+type StoreStanding struct {
+	HostID string `json:"host_id"`
+	Head   uint64 `json:"head"`
+	Hash   string `json:"hash"` // of that entry
 }
 
 // Blob is an uploaded file, stored under its digest. A digest is not a

@@ -115,6 +115,7 @@ func (c *checker) checkMeta(tx *bbolt.Tx) {
 			c.problemf("meta: %v", err)
 		}
 	}
+	c.checkRestore(tx)
 }
 
 func (c *checker) checkJobs(tx *bbolt.Tx) {

@@ -14,7 +14,9 @@
 //	├── created_at       text              RFC 3339
 //	├── job_seq          u64               Seq of the newest job
 //	├── journal_head     u64, 32 bytes     Seq and hash of the newest entry
-//	└── host_mode        JSON HostMode     the mode that was set last; none: never
+//	├── host_mode        JSON HostMode     the mode that was set last; none: never
+//	└── restored         JSON Restore      why the store may have forgotten something, until
+//	                                       somebody confirms; none: it has not
 //	jobs
 //	└── <job id>         JSON Job          every job
 //	keys

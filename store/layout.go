@@ -46,6 +46,7 @@ const (
 	metaJobSeq        = "job_seq"
 	metaJournalHead   = "journal_head"
 	metaHostMode      = "host_mode"
+	metaRestored      = "restored"
 )
 
 const (

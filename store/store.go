@@ -85,10 +85,13 @@ type Store struct {
 	grown   chan struct{} // closed and replaced when head grows
 	head    atomic.Uint64 // seq of the newest committed entry
 
-	wake    chan struct{} // tells the writer that something is pending
-	closing chan struct{} // closed by Close
-	failed  chan struct{} // closed when the store fails
-	done    chan struct{} // closed when the writer has ended
+	wake      chan struct{} // tells the writer that something is pending
+	closing   chan struct{} // closed by Close
+	failed    chan struct{} // closed when the store fails
+	done      chan struct{} // closed when the writer has ended
+	witnessed chan struct{} // closed when nobody writes its witness any more
+
+	unwitnessed bool // it is not in its place yet, so no witness tells of it
 
 	// Of the writer only: what is committed.
 	jobSeq   uint64
@@ -107,14 +110,33 @@ var _ jobs.Store = (*Store)(nil)
 
 // Open opens the store of a path and locks it, or makes it if there is no file. It
 // never changes a file that it cannot understand: a damaged file, a file of
-// something else and a store of a newer macexec are refused as they are.
+// something else and a store of a newer macexec are refused as they are. So is one
+// that is not the store which its witness tells of, or an earlier state of that.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.withDefaults()
+	if err := Missing(o.Path); err != nil {
+		return nil, err
+	}
 	if _, err := os.Lstat(o.Path); errors.Is(err, fs.ErrNotExist) {
 		if err := create(o.Path, o.Now()); err != nil {
 			return nil, jobs.Errorf(jobs.CodeStoreFailed, "the store %s cannot be made: %v", o.Path, err).With("path", o.Path)
 		}
 	}
+	return openAs(ctx, o, inPlace)
+}
+
+// role is what a store is opened as.
+type role int
+
+const (
+	inPlace role = iota // the store that the daemon used last
+	adopted             // the store that an operator decided to use
+	aside               // one that is not in its place yet
+)
+
+// openAs opens a file that is there.
+func openAs(ctx context.Context, o Options, as role) (*Store, error) {
+	o = o.withDefaults()
 	file, err := openLocked(ctx, o.Path, os.O_RDWR, syscall.LOCK_EX, o.LockWait)
 	if err != nil {
 		return nil, err
@@ -126,9 +148,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		path: o.Path, file: file, db: db, log: o.Logger, now: o.Now, cache: newCache(), told: o.Committed,
 		grown: make(chan struct{}), wake: make(chan struct{}, 1), closing: make(chan struct{}),
-		failed: make(chan struct{}), done: make(chan struct{}),
+		failed: make(chan struct{}), done: make(chan struct{}), witnessed: make(chan struct{}),
+		unwitnessed: as == aside,
 	}
-	err = migrate(s.path, db, migrations(), s.now().UTC(), s.log)
+	if as == inPlace {
+		err = recognize(s.path, db, s.wholeHead())
+	}
+	if err == nil {
+		err = migrate(s.path, db, migrations(), s.now().UTC(), s.log)
+	}
 	if err == nil {
 		err = s.load()
 	}
@@ -140,7 +168,22 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s.log.Warn("the store's holder file cannot be written", "path", s.path, "error", err)
 	}
 	go s.writer()
+	if as == inPlace {
+		go s.witnessing()
+	} else {
+		close(s.witnessed) // at the end is soon enough
+	}
 	return s, nil
+}
+
+// wholeHead reports whether both pages are whole that say where everything is.
+func (s *Store) wholeHead() bool {
+	info, err := s.file.Stat()
+	if err != nil {
+		return false
+	}
+	head, err := inspectFile(s.file, info.Size())
+	return err == nil && head.both
 }
 
 // openBolt gives a locked file to bbolt, which closes it in the end. A file that
@@ -260,6 +303,8 @@ func (s *Store) Close() error {
 	close(s.closing)
 	s.mu.Unlock()
 	<-s.done
+	<-s.witnessed
+	s.testifyLast()
 	removeHolder(s.path)
 	if s.wedged {
 		return closeLocked(s.file) // bbolt's own Close would wait for ever

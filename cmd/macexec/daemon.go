@@ -151,7 +151,14 @@ func ownerButNoTool(eng *engine.Engine) server.Resolver {
 }
 
 func cannotServe(what string, err error) error {
-	return failed(exitRefused, jobs.CodeCannotServe, what+": "+err.Error(), "mend that and start macexec serve again; no job was changed")
+	switch e, _ := errors.AsType[*jobs.Error](err); jobs.CodeOf(err) {
+	case jobs.CodeStoreMissing, jobs.CodeStoreReplaced, jobs.CodeStoreOlder:
+		f := failed(exitRefused, e.Code, e.Message, "docs/store.md tells what to do; nothing was changed")
+		f.document.Metadata = e.Metadata
+		return f
+	default:
+		return failed(exitRefused, jobs.CodeCannotServe, what+": "+err.Error(), "mend that and start macexec serve again; no job was changed")
+	}
 }
 
 // newEngine wires the rooms together.
@@ -201,7 +208,11 @@ func newEngine(o serveOptions, conf config, records *store.Store, secret []byte,
 // notForgotten refuses to begin with a new store where jobs have been run: every key
 // would be free again.
 func notForgotten(state string) error {
-	if _, err := os.Stat(filepath.Join(state, "store.db")); !errors.Is(err, fs.ErrNotExist) {
+	path := filepath.Join(state, storeName)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := store.Missing(path); err != nil {
 		return err
 	}
 	attempts, err := os.ReadDir(filepath.Join(state, "jobs"))
@@ -209,7 +220,7 @@ func notForgotten(state string) error {
 		return err
 	}
 	if len(attempts) > 0 {
-		return fmt.Errorf("%s has jobs but no store.db, and with a new one their keys could start again; put store.db back, or move the whole folder away to begin anew", state)
+		return jobs.Errorf(jobs.CodeStoreMissing, "%s has jobs but no store.db, and with a new one their keys could start again; put store.db back, or a copy of it: macexec store restore FILE. Only if there is none, begin anew: macexec store adopt --empty --reason TEXT", state).With("path", path)
 	}
 	return nil
 }

@@ -277,8 +277,11 @@ func documentOf(args []string) string {
 		}
 		return "journal_entry"
 	case "store":
-		if sub == "backup" {
+		switch sub {
+		case "backup":
 			return "store_copy"
+		case "adopt", "restore":
+			return "store_adoption"
 		}
 		return "store"
 	default:

@@ -18,7 +18,7 @@ import (
 const storeName = "store.db"
 
 func (a *app) storeCommand() *cobra.Command {
-	return group("store", "Look after the store", a.storeCheckCommand(), a.storeBackupCommand())
+	return group("store", "Look after the store", a.storeCheckCommand(), a.storeBackupCommand(), a.storeAdoptCommand())
 }
 
 const storeCheckHelp = `Read the whole store of a stopped daemon, or the copy in FILE, and list what is wrong.

@@ -150,7 +150,7 @@ func scalar(outer, f protoreflect.FieldDescriptor, turn int) protoreflect.Value 
 func text(f protoreflect.FieldDescriptor, turn int) string {
 	kinds := []string{
 		"job.submitted", "job.replayed", "job.changed", "call.conflict", "call.rejected", "key.fenced", "run.closed",
-		"file.stored", "project.changed", "host.changed",
+		"file.stored", "project.changed", "host.changed", "store.adopted", "store.confirmed",
 	}
 	name := string(f.Name())
 	switch {

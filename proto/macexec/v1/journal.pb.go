@@ -32,8 +32,8 @@ type Entry struct {
 	At *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
 	// What it records: "job.submitted", "job.replayed", "job.changed",
 	// "call.conflict", "call.rejected", "key.fenced", "run.closed", "file.stored",
-	// "project.changed", "host.changed". Later versions may add kinds; a reader passes over those it
-	// does not know.
+	// "project.changed", "host.changed", "store.adopted", "store.confirmed". Later versions may add
+	// kinds; a reader passes over those it does not know.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Who caused it; empty: macexec itself.
 	Principal string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
