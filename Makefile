@@ -47,7 +47,7 @@ test: for-tests ## Run every test with the race detector, and vet for Linux and 
 	go test -count=1 -run='^TestFairShares$$' ./jobs/engine # a thousand processes are too many for the race detector
 
 .PHONY: chaos
-chaos: for-tests ## Kill daemons, keepers and tools among many callers for CHAOS (10m), and check what was told
+chaos: for-tests ## Kill daemons, keepers and tools and fill the disk for CHAOS (10m) among many callers, and check what was told
 	go test -count=1 -timeout=0 -v -run='^TestChaos$$' ./internal/endtoend -chaos=$(CHAOS)$(if $(SEED), -seed=$(SEED))
 
 CHAOS := 10m

@@ -29,7 +29,7 @@ var (
 )
 
 // TestChaos: many callers make, repeat, fence and cancel calls over connections that
-// break, while daemon, keepers and tools are killed. Afterwards each key's history is one
+// break, while daemon, keepers and tools are killed and the disk fills up. Afterwards each key's history is one
 // that the model allows (G2, G15), and what is told agrees with what the tools and the
 // disk say (G3, G4, G5, G6, G7).
 func TestChaos(t *testing.T) {
@@ -39,10 +39,19 @@ func TestChaos(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("the same decisions again: -run '^TestChaos$' -chaos %s -seed %d", *chaosFor, seed)
-	d, l := startDaemon(t, "slots: {ledger: 6}", "log: {level: error}"), newLedgers(t)
+	config := []string{"slots: {ledger: 6}", "log: {level: error}"}
+	var d *daemon
+	disk, small := tryDisk(t, "1g")
+	if small {
+		d = startDaemonAt(t, built.bin, nil, disk, config...)
+	} else {
+		t.Log("NOT TESTED: a disk that fills up; this host gives no small one")
+		d = startDaemon(t, config...)
+	}
+	l := newLedgers(t)
 	p := &proxy{refuse: sometimes(20), before: cut(40), after: cut(40)}
 	d.startProxy(p)
-	c := &chaos{daemon: d, history: newHistory(), l: l, killed: map[string]int{}}
+	c := &chaos{daemon: d, history: newHistory(), l: l, small: small, done: map[string]int{}}
 	ctx, stop := context.WithTimeout(t.Context(), *chaosFor)
 	defer stop()
 	var all sync.WaitGroup
@@ -51,13 +60,13 @@ func TestChaos(t *testing.T) {
 		who := &chaosCaller{chaos: c, n: n, random: rand.New(rand.NewPCG(seed, uint64(n))), client: p.dial(t, patience)}
 		all.Go(func() { who.callUntil(ctx) })
 	}
-	c.killUntil(ctx, rand.New(rand.NewPCG(seed, callers)))
+	c.harmUntil(ctx, rand.New(rand.NewPCG(seed, callers)))
 	all.Wait()
 	c.settle()
 	answers := c.check(t)
 	states := c.checkJobs()
 	_, cuts := p.counted()
-	t.Logf("%d keys, %d answers, %d cuts; killed: %v; jobs: %v", len(c.keys), answers, cuts, c.killed, states)
+	t.Logf("%d keys, %d answers, %d cuts; done: %v; jobs: %v", len(c.keys), answers, cuts, c.done, states)
 	d.checkEverything()
 	d.end(syscall.SIGTERM)
 	if code, output := d.macexec("store", "check"); code != 0 {
@@ -70,8 +79,9 @@ type chaos struct {
 	*daemon
 	*history
 
-	l      *ledgers
-	killed map[string]int // how many of whom
+	l     *ledgers
+	small bool           // its disk can be filled up
+	done  map[string]int // harm of each kind
 
 	mu  sync.Mutex
 	all []string // the keys that were used
@@ -245,7 +255,7 @@ func (c *chaos) saysOf(record *macexecv1.KeyRecord, err error) keyOutput {
 		return keyOutput{says: saysFenced}
 	case "JOB_NOT_FOUND":
 		return keyOutput{says: saysFree}
-	case client.CodeNotReached:
+	case client.CodeNotReached, "DISK_FULL":
 		return keyOutput{says: saysNothing}
 	case client.CodeAnswerLost, "DEADLINE_EXCEEDED", "CALLER_GONE":
 		return keyOutput{says: saysLost}
@@ -255,37 +265,57 @@ func (c *chaos) saysOf(record *macexecv1.KeyRecord, err error) keyOutput {
 	}
 }
 
-// killUntil kills the daemon, a keeper or a tool, again and again.
-func (c *chaos) killUntil(ctx context.Context, random *rand.Rand) {
+// harmUntil kills the daemon, a keeper or a tool, or fills the disk for a moment, again
+// and again.
+func (c *chaos) harmUntil(ctx context.Context, random *rand.Rand) {
+	moment := func() <-chan time.Time { return time.After(time.Duration(50+random.IntN(500)) * time.Millisecond) }
+	kinds := []string{"daemon killed", "keeper killed", "tool killed", "keeper and tool killed"}
+	if c.small {
+		kinds = append(kinds, "disk filled")
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(time.Duration(50+random.IntN(500)) * time.Millisecond):
+		case <-moment():
 		}
-		who := []string{"daemon", "keeper", "tool", "keeper and tool"}[random.IntN(4)]
-		if who == "daemon" {
+		kind := kinds[random.IntN(len(kinds))]
+		switch kind {
+		case "daemon killed":
 			c.daemon.kill()
 			c.start()
-			c.killed[who]++
-			continue
+		case "disk filled":
+			c.fill()
+			if random.IntN(3) == 0 {
+				c.daemon.kill()
+				c.start()
+			}
+			<-moment()
+			c.empty()
+		default:
+			if !c.killOne(random, kind) {
+				continue
+			}
 		}
-		alive := c.alive()
-		if len(alive) == 0 {
-			continue
-		}
-		victim := alive[random.IntN(len(alive))]
-		var err error
-		if who != "tool" {
-			err = victim.Keeper().Signal(syscall.SIGKILL)
-		}
-		if who != "keeper" {
-			err = errors.Join(err, victim.Tool().Signal(syscall.SIGKILL))
-		}
-		if err == nil { // else it was quicker
-			c.killed[who]++
-		}
+		c.done[kind]++
 	}
+}
+
+// killOne kills of one attempt what the kind of harm says, if any attempt is alive.
+func (c *chaos) killOne(random *rand.Rand, kind string) bool {
+	alive := c.alive()
+	if len(alive) == 0 {
+		return false
+	}
+	victim := alive[random.IntN(len(alive))]
+	var err error
+	if strings.HasPrefix(kind, "keeper") {
+		err = victim.Keeper().Signal(syscall.SIGKILL)
+	}
+	if strings.HasSuffix(kind, "tool killed") {
+		err = errors.Join(err, victim.Tool().Signal(syscall.SIGKILL))
+	}
+	return err == nil // else it was quicker
 }
 
 // alive returns the newest attempts that have started and not ended.

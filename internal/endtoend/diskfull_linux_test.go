@@ -17,20 +17,31 @@ import (
 // smallDisk is an empty folder that is a file system of its own.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
+	dir, ok := tryDisk(t, size)
+	if !ok {
+		t.Skip("SKIPPED, NOT TESTED: no small file system")
+	}
+	return dir
+}
+
+// tryDisk is smallDisk, where it can be had.
+func tryDisk(t *testing.T, size string) (dir string, ok bool) {
+	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "mx") //nolint:usetesting // socket paths are short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Remove(dir) })
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size+",mode=0700"); err != nil {
-		t.Skipf("SKIPPED, NOT TESTED: no small file system: %v", err)
+		t.Logf("no small file system: %v", err)
+		return "", false
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
-	return dir
+	return dir, true
 }
 
 // fill takes all room of the daemon's disk.
