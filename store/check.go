@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -76,6 +75,7 @@ type jobSummary struct {
 	place    string // of its key
 	seq      uint64
 	revision uint64
+	newest   uint64 // entry that its record leads to
 	state    jobs.State
 	damaged  bool
 }
@@ -134,7 +134,8 @@ func (c *checker) checkJobs(tx *bbolt.Tx) {
 			return nil
 		}
 		place := keyPlace(jobs.Key{Principal: job.Principal, Text: job.Key})
-		c.jobs[id] = jobSummary{place: string(place), seq: job.Seq, revision: job.Revision, state: job.State}
+		link, _, _ := splitLink(raw)
+		c.jobs[id] = jobSummary{place: string(place), newest: link, seq: job.Seq, revision: job.Revision, state: job.State}
 		for _, digest := range uploadsOf(job) {
 			if !has(pins, pinKey(digest, id)) {
 				c.problemf("job %s reads the file sha256:%s but does not pin it", id, digest)
@@ -218,7 +219,7 @@ func has(b *bbolt.Bucket, key []byte) bool {
 }
 
 func (c *checker) checkJournal(tx *bbolt.Tx) {
-	journal, byJob := tx.Bucket([]byte(bucketJournal)), tx.Bucket([]byte(bucketJobJournal))
+	journal := tx.Bucket([]byte(bucketJournal))
 	head, ok := decodeChainHead(tx.Bucket([]byte(bucketMeta)).Get([]byte(metaJournalHead)))
 	if !ok {
 		c.problemf("meta: journal_head has %d bytes", len(head.encode()))
@@ -238,54 +239,7 @@ func (c *checker) checkJournal(tx *bbolt.Tx) {
 			c.problemf("the hash of the newest entry is not the one in meta")
 		}
 	}
-	c.checkEntries(journal, byJob)
-}
-
-// checkEntries compares the journal with the jobs and with bucket job_journal.
-func (c *checker) checkEntries(journal, byJob *bbolt.Bucket) {
-	newest := map[string]jobs.Entry{}
-	oldest, _ := journal.Cursor().First()
-	named := 0
-	_ = journal.ForEach(func(k, raw []byte) error {
-		var e jobs.Entry
-		if json.Unmarshal(raw, &e) != nil || e.JobID == "" {
-			return nil //nolint:nilerr // of a damaged one the chain has told
-		}
-		named++
-		if !has(byJob, jobJournalKey(e.JobID, decodeU64(k))) {
-			c.problemf("entry %d names job %s but is not in job_journal", e.Seq, e.JobID)
-		}
-		if e.Kind == jobs.EntrySubmitted || e.Kind == jobs.EntryChanged {
-			newest[e.JobID] = jobs.Entry{Seq: e.Seq, Revision: e.Revision, State: e.State}
-		}
-		return nil
-	})
-	_ = byJob.ForEach(func(k, _ []byte) error {
-		id, seq, ok := splitJobJournalKey(k)
-		switch {
-		case !ok:
-			c.problemf("job_journal has the odd key %x", k)
-		case seq < decodeU64(oldest): // the entry was dropped
-		case journal.Get(encodeU64(seq)) == nil:
-			c.problemf("job_journal lists entry %d of job %s, which does not exist", seq, id)
-		default:
-			named--
-		}
-		return nil
-	})
-	if named < 0 {
-		c.problemf("job_journal lists %d entries that name no job or another one", -named)
-	}
-	for id, job := range c.jobs {
-		e, ok := newest[id]
-		switch {
-		case job.damaged || !ok && decodeU64(oldest) > 1:
-		case !ok:
-			c.problemf("job %s is not in the journal", id)
-		case e.Revision != job.revision || e.State != job.state:
-			c.problemf("job %s is %s at revision %d, but entry %d says %s at revision %d", id, job.state, job.revision, e.Seq, e.State, e.Revision)
-		}
-	}
+	c.checkEntries(tx)
 }
 
 func (c *checker) checkFiles(tx *bbolt.Tx) {

@@ -17,8 +17,9 @@ type indexCheck struct {
 	*checker
 	order, indexed, principals *bbolt.Bucket
 	sets                       map[indexPlace]*set // the last ones used
-	recent                     map[uint64][]value  // of jobs that are in no set yet, by Seq
-	members                    int                 // that jobs must have in all sets together
+	rows                       *bbolt.Bucket
+	recent                     map[uint64]recentJob // by Seq
+	members                    int                  // that jobs must have in all sets together
 }
 
 // maxSetsKept bounds the memory of an indexCheck. Jobs come in nearly the order of
@@ -27,11 +28,15 @@ const maxSetsKept = 20_000
 
 func newIndexCheck(c *checker, tx *bbolt.Tx) *indexCheck {
 	i := &indexCheck{
-		checker: c, sets: map[indexPlace]*set{}, recent: map[uint64][]value{},
+		checker: c, sets: map[indexPlace]*set{}, recent: map[uint64]recentJob{}, rows: tx.Bucket([]byte(bucketRecent)),
 		order: tx.Bucket([]byte(bucketOrder)), indexed: tx.Bucket([]byte(bucketIndex)), principals: tx.Bucket([]byte(bucketPrincipals)),
 	}
-	eachRow(i.indexed, func(first uint64, raw []byte) {
-		_ = eachRecent(first, raw, func(seq uint64, v value) { i.recent[seq] = append(i.recent[seq], v) }) // whole tells
+	_ = i.rows.ForEach(func(k, raw []byte) error {
+		list, _ := decodeRecent(decodeU64(k), raw) // whole tells
+		for _, j := range list {
+			i.recent[j.seq] = j
+		}
+		return nil
 	})
 	return i
 }
@@ -39,15 +44,19 @@ func newIndexCheck(c *checker, tx *bbolt.Tx) *indexCheck {
 // job checks all that the index has of a job.
 func (c *indexCheck) job(j *jobs.Job) {
 	stands, values := standingOf(j), valuesOf(j)
+	recent, isRecent := c.recent[j.Seq]
 	at, id, ok := decodeOrder(c.order.Get(encodeU64(j.Seq)))
-	if !ok || at != stands.submitted || string(id) != j.ID {
+	switch {
+	case !isRecent && (!ok || at != stands.submitted || string(id) != j.ID):
 		c.problemf("job %s is not in order at its seq %d", j.ID, j.Seq)
+	case isRecent && (recent.at != stands.submitted || recent.id != j.ID):
+		c.problemf("job %s is not the one of its seq %d among the newest", j.ID, j.Seq)
 	}
 	if j.Principal != "" && !has(c.principals, []byte(j.Principal)) {
 		c.problemf("job %s: its principal is not listed", j.ID)
 	}
 	sum, ok := decodeSummary(c.indexed.Get(summaryKey(chunkOf(j.Seq))))
-	if ok && (stands.submitted < sum.first || stands.submitted > sum.last || j.ID < sum.lowest || j.ID > sum.highest) {
+	if ok && !isRecent && (stands.submitted < sum.first || stands.submitted > sum.last || j.ID < sum.lowest || j.ID > sum.highest) {
 		c.problemf("job %s lies outside what its chunk %d of the index says", j.ID, chunkOf(j.Seq))
 	}
 	if j.State.Terminal() {
@@ -55,7 +64,7 @@ func (c *indexCheck) job(j *jobs.Job) {
 	}
 	for _, v := range values {
 		c.members++
-		if slices.Contains(c.recent[j.Seq], v) {
+		if slices.Contains(recent.values, v) {
 			continue
 		}
 		if s := c.set(placeOf(chunkOf(j.Seq), v)); s == nil || !s.has(offsetOf(j.Seq)) {
@@ -96,30 +105,44 @@ func (c *indexCheck) whole(damaged int) {
 		members += n
 		return nil
 	})
+	_ = c.rows.ForEach(func(k, raw []byte) error {
+		list, ok := decodeRecent(decodeU64(k), raw)
+		if len(k) != 8 || !ok {
+			c.problemf("the row at %x of the newest jobs cannot be read", k)
+		}
+		for _, j := range list {
+			members += len(j.values)
+			c.named(j.id, j.seq)
+			if c.order.Get(encodeU64(j.seq)) != nil {
+				c.problemf("job %s is both in order and among the newest", j.id)
+			}
+		}
+		return nil
+	})
 	if members > c.members && damaged == 0 {
 		c.problemf("the index has %d entries that no job explains", members-c.members)
 	}
 	_ = c.order.ForEach(func(k, raw []byte) error {
-		_, id, ok := decodeOrder(raw)
-		job, exists := c.jobs[string(id)]
-		if len(k) != 8 || !ok || !exists || !job.damaged && job.seq != decodeU64(k) {
-			c.problemf("order names job %q at %x, which is not there", id, k)
+		if _, id, ok := decodeOrder(raw); len(k) == 8 && ok {
+			c.named(string(id), decodeU64(k))
+		} else {
+			c.problemf("order has the odd record %x at %x", raw, k)
 		}
 		return nil
 	})
+}
+
+// named checks that there is a job where one is said to be.
+func (c *indexCheck) named(id string, seq uint64) {
+	if job, exists := c.jobs[id]; !exists || !job.damaged && job.seq != seq {
+		c.problemf("order names job %q at %d, which is not there", id, seq)
+	}
 }
 
 // entrySize returns how many jobs an entry of the index names.
 func entrySize(key, raw []byte) (int, error) {
 	if len(key) < 5 {
 		return 0, errors.New("its key is too short")
-	}
-	if first, ok := firstOf(key); ok {
-		n := 0
-		if !eachRecent(first, raw, func(uint64, value) { n++ }) {
-			return 0, fmt.Errorf("the row of the jobs from %d on cannot be read", first)
-		}
-		return n, nil
 	}
 	switch kind := key[4]; {
 	case kind == ofChunk && len(key) == 5:

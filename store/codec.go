@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
@@ -41,10 +42,11 @@ func encodeNewJob(j jobs.Job) ([]byte, error) {
 	return raw, nil
 }
 
-// withSeq returns a copy of what encodeNewJob wrote with the job's Seq in place.
-func withSeq(raw []byte, seq uint64) []byte {
+// withSeq returns the record of what encodeNewJob wrote, with the job's Seq in place and
+// a link to its first entry.
+func withSeq(raw []byte, seq, entry uint64) []byte {
 	at := bytes.Index(raw, []byte(seqUnset)) + len(`,"seq":`)
-	out := make([]byte, 0, len(raw)+20)
+	out := binary.BigEndian.AppendUint64(make([]byte, 0, linkSize+len(raw)+20), entry)
 	out = append(out, raw[:at]...)
 	out = strconv.AppendUint(out, seq, 10)
 	return append(out, raw[at+1:]...)
@@ -53,7 +55,8 @@ func withSeq(raw []byte, seq uint64) []byte {
 // decodeJob reads the record stored under an id.
 func decodeJob(id string, raw []byte) (*jobs.Job, error) {
 	j := new(jobs.Job)
-	if err := json.Unmarshal(raw, j); err != nil {
+	_, record, _ := splitLink(raw)
+	if err := json.Unmarshal(record, j); err != nil {
 		return nil, damaged("the record of job "+id, err.Error()).WithJob(id)
 	}
 	if j.ID != id {
@@ -113,6 +116,7 @@ func hashEntryBody(body []byte) [sha256.Size]byte {
 // checkEntry says what is wrong with a stored entry, "" if nothing. prev is the
 // hash of the entry before, "" if that is not known.
 func checkEntry(raw []byte, seq uint64, prev string) (hash, problem string) {
+	_, raw, _ = splitLink(raw)
 	const tail = len(entryHashStart) + 2*sha256.Size + len(entryHashEnd)
 	var e jobs.Entry
 	if err := json.Unmarshal(raw, &e); err != nil {

@@ -18,15 +18,18 @@
 //	└── restored         JSON Restore      why the store may have forgotten something, until
 //	                                       somebody confirms; none: it has not
 //	jobs
-//	└── <job id>         JSON Job          every job
+//	└── <job id>         u64, JSON Job     every job, behind the Seq of its newest entry
 //	keys
 //	└── <key place>      JSON KeyRecord    every key that was ever used or fenced
 //	open
 //	└── <job id>         u64 seq, text State  exactly the jobs that are not terminal
 //	journal
-//	└── <u64 seq>        JSON Entry        hash-chained, without holes
+//	└── <u64 seq>        JSON Entry        hash-chained, without holes; one that came with
+//	                                       the record of a job, behind the Seq of the one
+//	                                       before that did, in a u64
 //	job_journal
-//	└── <job id> 00 <u64 seq>  empty       the entries that name a job
+//	└── <job id> 00 <u64 seq>  empty       the entries that name a job and did not come with
+//	                                       its record
 //	blobs
 //	└── <hex sha256>     JSON Blob         every uploaded file
 //	projects
@@ -42,14 +45,15 @@
 //	                                       ended in that hour since 1970 cost together; the
 //	                                       16 bytes are a digest of the three
 //	order
-//	└── <u64 seq>        i64, text         every job by its Seq: when it was accepted, in
-//	                                       milliseconds since 1970, and its id
+//	└── <u64 seq>        i64, text         every job by its Seq, but for the newest: when it
+//	                                       was accepted, in milliseconds since 1970, and its id
 //	index
 //	├── <u32 chunk> 00                     what bounds the jobs of a chunk (index.go)
-//	├── <u32 chunk> <kind> <8 bytes>  set  the jobs of a chunk that have a value; the 8 bytes
-//	│                                      are of its digest
-//	└── ff ff ff ff <u64 seq>  values      what the newest jobs have, from that one on, and
-//	                                       is in no set yet (recent.go)
+//	└── <u32 chunk> <kind> <8 bytes>  set  the jobs of a chunk that have a value; the 8 bytes
+//	                                       are of its digest
+//	recent
+//	└── <u64 seq>        rows              what order and index are still to get of the newest
+//	                                       jobs, from that one on (recent.go)
 //	principals
 //	└── <name>           empty             every principal that ever had a job
 //
@@ -58,7 +62,9 @@
 //
 // Writes pass through one goroutine that runs all waiting operations in one bbolt
 // transaction and answers them after its commit (writer.go). Each operation first
-// checks everything and then writes, so one that is refused has written nothing.
+// checks everything and then writes, so one that is refused has written nothing. What
+// a commit costs is the pages that it touches, so what is written often is kept in few
+// buckets: the entries of a job are found from its record, each leads to the one before.
 // Reads begin only between commits, because bbolt shows a commit to readers before
 // it is on stable storage (gate in store.go).
 package store

@@ -20,7 +20,7 @@ import (
 // a whole chunk of a list is decided by combining a few sets; and a million jobs are
 // a few hundred chunks, each passed over by one look when a value is not in it.
 //
-// The newest jobs are in no set yet, but in rows of their own (recent.go).
+// The newest jobs are in no set yet, but in bucket recent (recent.go).
 //
 // It only ever proposes: a job is shown when its record matches. A set that cannot be
 // read counts as the set of all, so that damage costs time and hides nothing.
@@ -229,6 +229,9 @@ func (s summary) with(at int64, id string) summary {
 	return summary{first: min(s.first, at), last: max(s.last, at), lowest: min(s.lowest, id), highest: max(s.highest, id)}
 }
 
+// and returns a summary that holds for the jobs of both.
+func (s summary) and(o summary) summary { return s.with(o.first, o.lowest).with(o.last, o.highest) }
+
 func (s summary) encode() []byte {
 	out := binary.BigEndian.AppendUint64(nil, uint64(s.first))
 	out = binary.BigEndian.AppendUint64(out, uint64(s.last))
@@ -274,29 +277,8 @@ type marks struct {
 
 // index makes a new job known to the index.
 func (b *batch) index(id string, j *standing) error {
-	order := b.bucket(bucketOrder)
-	order.FillPercent = fillAppended
-	if err := order.Put(encodeU64(j.seq), encodeOrder(j.submitted, id)); err != nil {
-		return err
-	}
-	if err := b.list(j.principal); err != nil {
-		return err
-	}
-	b.marks.recent = append(b.marks.recent, recentJob{j.seq, j.values})
-	chunk := chunkOf(j.seq)
-	sum, known := b.marks.summaries[chunk]
-	if !known {
-		if raw := b.bucket(bucketIndex).Get(summaryKey(chunk)); raw != nil {
-			if sum, known = decodeSummary(raw); !known {
-				return nil // it stays as it is, and passes nothing over
-			}
-		}
-	}
-	if b.marks.summaries == nil {
-		b.marks.summaries = map[uint32]summary{}
-	}
-	b.marks.summaries[chunk] = sum.with(j.submitted, id)
-	return nil
+	b.marks.recent = append(b.marks.recent, recentJob{seq: j.seq, at: j.submitted, id: id, values: j.values})
+	return b.list(j.principal)
 }
 
 // list makes a principal known.

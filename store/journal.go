@@ -67,7 +67,8 @@ func (r rawEntry) decode() (e jobs.Entry, err error) {
 	if r.raw == nil {
 		return e, damaged(what, "it is missing").With("seq", seq)
 	}
-	if err := json.Unmarshal(r.raw, &e); err != nil {
+	_, record, _ := splitLink(r.raw)
+	if err := json.Unmarshal(record, &e); err != nil {
 		return e, damaged(what, err.Error()).With("seq", seq)
 	}
 	if e.Seq != r.seq {
@@ -150,39 +151,6 @@ func (s *Store) Journal(ctx context.Context, after uint64, limit int, yield func
 				}
 				want++
 			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		if more, err := c.show(yield); err != nil || !more {
-			return err
-		}
-		after = c.last
-	}
-	return nil
-}
-
-// JobJournal implements jobs.Store. Entries that were dropped from the journal are
-// left out.
-func (s *Store) JobJournal(ctx context.Context, jobID string, yield func(jobs.Entry) bool) error {
-	prefix, until := jobJournalPrefix(jobID), s.head.Load()
-	for after, done := uint64(0), false; !done; {
-		var c chunk
-		err := s.view(ctx, func(tx *bbolt.Tx) error {
-			journal := tx.Bucket([]byte(bucketJournal))
-			oldest, _ := journal.Cursor().First()
-			cursor := tx.Bucket([]byte(bucketJobJournal)).Cursor()
-			for k, _ := cursor.Seek(jobJournalKey(jobID, after+1)); bytes.HasPrefix(k, prefix); k, _ = cursor.Next() {
-				seq := decodeU64(k[len(prefix):])
-				if seq > until {
-					break
-				}
-				if seq >= decodeU64(oldest) && c.add(seq, journal.Get(encodeU64(seq))) {
-					return nil
-				}
-			}
-			done = true
 			return nil
 		})
 		if err != nil {

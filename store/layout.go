@@ -26,6 +26,7 @@ const (
 	bucketUsage      = "usage"
 	bucketOrder      = "order"
 	bucketIndex      = "index"
+	bucketRecent     = "recent"
 	bucketPrincipals = "principals"
 )
 
@@ -34,7 +35,7 @@ func buckets() []string {
 	return []string{
 		bucketMeta, bucketJobs, bucketKeys, bucketOpen,
 		bucketJournal, bucketJobJournal, bucketBlobs, bucketProjects, bucketManifests,
-		bucketPins, bucketClosed, bucketUsage, bucketOrder, bucketIndex, bucketPrincipals,
+		bucketPins, bucketClosed, bucketUsage, bucketOrder, bucketIndex, bucketRecent, bucketPrincipals,
 	}
 }
 
@@ -91,6 +92,23 @@ func jobJournalKey(jobID string, seq uint64) []byte {
 func jobJournalPrefix(jobID string) []byte {
 	key := make([]byte, 0, len(jobID)+9)
 	return append(append(key, jobID...), 0)
+}
+
+// A link is the Seq of an entry, before the JSON of a record. The record of a job has
+// that of the newest entry that told of a change of it; such an entry has that of the one
+// before, 0 if it was the first. Its first byte is 0, so it is told from a record without,
+// which begins with a brace: version 2 linked nothing.
+const linkSize = 8
+
+func withLink(seq uint64, record []byte) []byte {
+	return append(binary.BigEndian.AppendUint64(make([]byte, 0, linkSize+len(record)), seq), record...)
+}
+
+func splitLink(raw []byte) (seq uint64, record []byte, ok bool) {
+	if len(raw) < linkSize || raw[0] != 0 {
+		return 0, raw, false
+	}
+	return binary.BigEndian.Uint64(raw), raw[linkSize:], true
 }
 
 // splitJobJournalKey is the inverse of jobJournalKey.

@@ -175,13 +175,13 @@ func (l *listing) byKey(tx *bbolt.Tx, below string, n int) ([]string, error) {
 func (l *listing) byIndex(tx *bbolt.Tx, below string, n int) []string {
 	indexed, order := tx.Bucket([]byte(bucketIndex)), tx.Bucket([]byte(bucketOrder))
 	found := newest{n: n}
-	open, recent := l.openSets(tx, below, &found), recentSets(indexed, l.values)
-	for _, c := range l.chunks(indexed, order, below) {
+	open, recent := l.openSets(tx, below, &found), newNewestSets(tx, l.values)
+	for _, c := range l.chunks(indexed, order, recent, below) {
 		if found.full() && c.highest <= found.ids[n-1] {
 			break // here and in all that follow are only lower ids
 		}
 		if s, some := l.chunk(indexed, c.number, open[c.number], recent); some {
-			if l.pick(order, c.number, s, below, &found) {
+			if l.pick(order, recent, c.number, s, below, &found) {
 				continue
 			}
 			l.log.Error("a part of the order of jobs is damaged, so they are looked for one by one", "chunk", c.number)
@@ -201,14 +201,33 @@ type bounded struct {
 // chunks returns those that may have a wanted job, by their highest ids. Ids follow
 // the order of acceptance, so that is nearly their own order, but for a clock that was
 // set back.
-func (l *listing) chunks(indexed, order *bbolt.Bucket, below string) []bounded {
-	last, _ := order.Cursor().Last()
-	list := make([]bounded, 0, chunkOf(decodeU64(last))+1)
-	for number := range chunkOf(decodeU64(last)) + 1 {
+func (l *listing) chunks(indexed, order *bbolt.Bucket, recent *newestSets, below string) []bounded {
+	places := order.Cursor()
+	oldest, _ := places.First()
+	newest, _ := places.Last()
+	first, last := chunkOf(decodeU64(oldest)), chunkOf(max(decodeU64(newest), recent.last))
+	for chunk := range recent.bounds {
+		if oldest == nil || chunk < first {
+			first, oldest = chunk, encodeU64(uint64(chunk)*chunkJobs)
+		}
+	}
+	list := make([]bounded, 0, last-first+1)
+	for number := first; number <= last; number++ {
 		c := bounded{number: number}
-		var ok bool
-		if c.summary, ok = decodeSummary(indexed.Get(summaryKey(number))); !ok {
+		some, here := recent.bounds[number]
+		raw := indexed.Get(summaryKey(number))
+		sum, ok := decodeSummary(raw)
+		switch {
+		case !ok && (raw != nil || anyIn(places, number)):
 			c.summary = anything()
+		case !ok && !here:
+			continue
+		case !here:
+			c.summary = sum
+		case !ok:
+			c.summary = some
+		default:
+			c.summary = sum.and(some)
 		}
 		if (below == "" || c.lowest < below) && c.last >= l.since && c.first <= l.until {
 			list = append(list, c)
@@ -216,6 +235,12 @@ func (l *listing) chunks(indexed, order *bbolt.Bucket, below string) []bounded {
 	}
 	slices.SortFunc(list, func(a, b bounded) int { return cmp.Compare(b.highest, a.highest) })
 	return list
+}
+
+// anyIn reports whether bucket order has a job of a chunk.
+func anyIn(order *bbolt.Cursor, chunk uint32) bool {
+	k, _ := order.Seek(encodeU64(uint64(chunk) * chunkJobs))
+	return k != nil && chunkOf(decodeU64(k)) == chunk
 }
 
 // openSets returns the jobs in the wanted states that are not terminal, by chunk. A
@@ -246,7 +271,7 @@ func (l *listing) openSets(tx *bbolt.Tx, below string, found *newest) map[uint32
 
 // chunk returns the jobs of a chunk that may match, and whether there are any. open
 // is those of them in a wanted state that is not terminal, recent what is in no set yet.
-func (l *listing) chunk(indexed *bbolt.Bucket, chunk uint32, open *set, recent map[indexPlace]*set) (*set, bool) {
+func (l *listing) chunk(indexed *bbolt.Bucket, chunk uint32, open *set, recent *newestSets) (*set, bool) {
 	result := all()
 	if l.byState {
 		*result = set{}
@@ -264,7 +289,7 @@ func (l *listing) chunk(indexed *bbolt.Bucket, chunk uint32, open *set, recent m
 	}
 	for _, v := range slices.Backward(l.values) { // the rarest are behind
 		s := lookUp(indexed, chunk, v)
-		switch r := recent[placeOf(chunk, v)]; {
+		switch r := recent.sets[placeOf(chunk, v)]; {
 		case s == nil:
 			s = r
 		case r != nil:
@@ -294,14 +319,26 @@ func lookUp(indexed *bbolt.Bucket, chunk uint32, v value) *set {
 // pick finds the ids of a set's jobs, highest Seq first, so that most of those that
 // are too low for the page are told at a glance. It returns false if the id of one
 // cannot be read.
-func (l *listing) pick(order *bbolt.Bucket, chunk uint32, s *set, below string, found *newest) (whole bool) {
+func (l *listing) pick(order *bbolt.Bucket, recent *newestSets, chunk uint32, s *set, below string, found *newest) (whole bool) {
 	first := uint64(chunk) * chunkJobs
 	whole = true
+	propose := func(at int64, id []byte) {
+		if at >= l.since && at <= l.until && (below == "" || string(id) < below) {
+			found.add(id)
+		}
+	}
 	look := func(raw []byte) {
 		at, id, ok := decodeOrder(raw)
 		whole = whole && (ok || raw == nil)
-		if ok && at >= l.since && at <= l.until && (below == "" || string(id) < below) {
-			found.add(id)
+		if ok {
+			propose(at, id)
+		}
+	}
+	if _, here := recent.bounds[chunk]; here {
+		for seq, j := range recent.jobs {
+			if chunkOf(seq) == chunk && s.has(offsetOf(seq)) {
+				propose(j.at, []byte(j.id))
+			}
 		}
 	}
 	const few = chunkJobs / 32

@@ -61,7 +61,7 @@ func (w *world) close() {
 // downgrade makes the store one of version 1.
 func (w *world) downgrade() {
 	err := w.s.db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range []string{bucketPins, bucketClosed, bucketUsage, bucketOrder, bucketIndex, bucketPrincipals} {
+		for _, name := range []string{bucketPins, bucketClosed, bucketUsage, bucketOrder, bucketIndex, bucketRecent, bucketPrincipals} {
 			if err := tx.DeleteBucket([]byte(name)); err != nil {
 				return err
 			}

@@ -70,10 +70,8 @@ func (l *loader) add(j *jobs.Job) error {
 	if err != nil {
 		return err
 	}
-	if err := b.putJob(&snapshot{id: j.ID, raw: withSeq(p.raw, b.jobSeq)}, &standing{}, &p.stands); err != nil {
-		return err
-	}
-	if err := b.putEntry(entry); err != nil {
+	snap := &snapshot{id: j.ID, raw: withSeq(p.raw, b.jobSeq, entry.seq)}
+	if err := b.putJob(snap, 0, &standing{}, &p.stands, entry); err != nil {
 		return err
 	}
 	l.keys = append(l.keys, loadedKey{p.place, p.key})

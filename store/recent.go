@@ -1,52 +1,53 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"slices"
+	"strconv"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/macexec/macexec/jobs"
 )
 
-// The values of the newest jobs are not in the sets yet: most of them, like the ids of
-// calls, are of one job only, and each would touch a page of its own in every commit.
-// Each batch writes those of its jobs as one row; the batch after which the rows would
-// be of more than recentJobs adds them all to the sets instead. Whoever looks a value up
-// looks into the rows as well.
+// The newest jobs are not in order yet, nor are their values in the sets: most values,
+// like the ids of calls, are of one job only, and each would touch a page of its own in
+// every commit. Each batch writes what is kept of its jobs as one row; the batch after
+// which the rows would be of more than recentJobs puts them all where they belong
+// instead. Whoever looks something up looks into the rows as well.
 const recentJobs = 512
 
-// recentChunk is where the keys of the rows lie in bucket index: behind every chunk. The
-// Seq of the row's first job follows.
-const recentChunk = math.MaxUint32
-
-const recentKeySize = 4 + 8
-
-func recentKey(first uint64) []byte {
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(make([]byte, 0, recentKeySize), recentChunk), first)
-}
-
-// firstOf is the inverse of recentKey.
-func firstOf(key []byte) (first uint64, ok bool) {
-	if len(key) != recentKeySize || binary.BigEndian.Uint32(key) != recentChunk {
-		return 0, false
-	}
-	return binary.BigEndian.Uint64(key[4:]), true
-}
-
-// recentJob is a job whose values are in no set yet.
+// recentJob is what a row has of one job.
 type recentJob struct {
 	seq    uint64
+	at     int64 // when it was accepted, in milliseconds since 1970
+	id     string
 	values []value
 }
 
+// fits reports whether a row can have the job.
+func (j *recentJob) fits() bool {
+	return len(j.id) > 0 && len(j.id) <= math.MaxUint8 && len(j.values) <= math.MaxUint8
+}
+
+// recentHead is what a row has of a job beside its id and values.
+const recentHead = 2 + 8 + 1 + 1
+
 // encodeRecent writes a row: of each job how far its Seq is behind the row's, in two
-// bytes, the number of its values, in one, and these. No job has more.
+// bytes, when it was accepted, its id and its values, with the number of either in one
+// byte before it.
 func encodeRecent(first uint64, list []recentJob) []byte {
-	out := make([]byte, 0, len(list)*(3+8*len(value{})))
+	size := 0
+	for _, j := range list {
+		size += recentHead + len(j.id) + len(j.values)*len(value{})
+	}
+	out := make([]byte, 0, size)
 	for _, j := range list {
 		out = binary.BigEndian.AppendUint16(out, uint16(j.seq-first))
+		out = binary.BigEndian.AppendUint64(out, uint64(j.at))
+		out = append(append(out, byte(len(j.id))), j.id...)
 		out = append(out, byte(len(j.values)))
 		for _, v := range j.values {
 			out = append(out, v[:]...)
@@ -55,127 +56,180 @@ func encodeRecent(first uint64, list []recentJob) []byte {
 	return out
 }
 
-// eachRecent calls yield with what a row has, and returns false if that cannot be read.
-func eachRecent(first uint64, raw []byte, yield func(seq uint64, v value)) (whole bool) {
+// decodeRecent returns the jobs of a row, or false if it cannot be read.
+func decodeRecent(first uint64, raw []byte) (list []recentJob, ok bool) {
 	for more := true; more; more = len(raw) > 0 { // no row is empty
-		if len(raw) < 3 {
-			return false
+		if len(raw) < recentHead {
+			return nil, false
 		}
-		behind, n := binary.BigEndian.Uint16(raw), int(raw[2])*len(value{})
-		if raw = raw[3:]; behind >= recentJobs || len(raw) < n {
-			return false
+		behind := binary.BigEndian.Uint16(raw)
+		j := recentJob{seq: first + uint64(behind), at: int64(binary.BigEndian.Uint64(raw[2:]))}
+		size := int(raw[10])
+		if raw = raw[11:]; behind >= recentJobs || size == 0 || len(raw) <= size {
+			return nil, false
 		}
-		for ; n > 0; n -= len(value{}) {
+		j.id = string(raw[:size])
+		n := int(raw[size])
+		if raw = raw[size+1:]; len(raw) < n*len(value{}) {
+			return nil, false
+		}
+		for ; n > 0; n-- {
 			v := value(raw)
 			if v[0] <= ofState || v[0] > ofLabel {
-				return false
+				return nil, false
 			}
-			yield(first+uint64(behind), v)
+			j.values = append(j.values, v)
 			raw = raw[len(value{}):]
 		}
+		list = append(list, j)
 	}
-	return true
+	return list, true
 }
 
-// eachRow calls yield with the rows, oldest first.
-func eachRow(index *bbolt.Bucket, yield func(first uint64, raw []byte)) {
-	c := index.Cursor()
-	for k, raw := c.Seek(recentKey(0)); k != nil; k, raw = c.Next() {
-		if first, ok := firstOf(k); ok {
-			yield(first, raw)
-		}
-	}
-}
-
-// recentSets returns which of the newest jobs have some values. A row that cannot be read
-// counts as if all jobs had them that it can be of.
-func recentSets(index *bbolt.Bucket, wanted []value) map[indexPlace]*set {
-	sets := map[indexPlace]*set{}
-	add := func(seq uint64, v value) {
-		key := placeOf(chunkOf(seq), v)
-		if sets[key] == nil {
-			sets[key] = new(set)
-		}
-		sets[key].add(offsetOf(seq))
-	}
-	eachRow(index, func(first uint64, raw []byte) {
-		whole := eachRecent(first, raw, func(seq uint64, v value) {
-			if slices.Contains(wanted, v) {
-				add(seq, v)
+// newestJobs returns what the rows have. The jobs of a row that cannot be read are taken
+// from their records.
+func newestJobs(tx *bbolt.Tx) (list []recentJob) {
+	rows := tx.Bucket([]byte(bucketRecent)).Cursor()
+	k, raw := rows.First()
+	for k != nil {
+		first := decodeU64(k)
+		some, ok := decodeRecent(first, raw)
+		k, raw = rows.Next()
+		if !ok {
+			behind := decodeU64(tx.Bucket([]byte(bucketMeta)).Get([]byte(metaJobSeq))) + 1
+			if k != nil {
+				behind = decodeU64(k)
 			}
-		})
-		if whole {
-			return
+			some = readAnew(tx.Bucket([]byte(bucketJobs)), first, min(behind, first+recentJobs))
 		}
-		for seq := first; seq < first+recentJobs; seq++ {
-			for _, v := range wanted {
-				add(seq, v)
-			}
-		}
-	})
-	return sets
+		list = append(list, some...)
+	}
+	return list
 }
 
-// addRecent keeps the values of the batch's new jobs: in a row while there are few such
-// jobs, else in the sets, with those of all rows.
+// readAnew takes from the records what is kept of the jobs from one Seq to before
+// another, newest id first. A damaged one has nothing kept of it.
+func readAnew(records *bbolt.Bucket, from, behind uint64) (list []recentJob) {
+	c := records.Cursor()
+	for k, raw := c.Last(); k != nil && uint64(len(list)) < behind-from; k, raw = c.Prev() {
+		if seq := seqOf(raw); seq < from || seq >= behind {
+			continue
+		}
+		if job, err := decodeJob(string(k), raw); err == nil {
+			list = append(list, recentOf(job))
+		}
+	}
+	return list
+}
+
+func recentOf(j *jobs.Job) recentJob {
+	return recentJob{seq: j.Seq, at: j.SubmittedAt.UnixMilli(), id: j.ID, values: valuesOf(j)}
+}
+
+// seqOf finds the Seq in a job's record without decoding it; 0: it is not there.
+func seqOf(raw []byte) uint64 {
+	_, rest, _ := bytes.Cut(raw, []byte(`,"seq":`))
+	digits, _, _ := bytes.Cut(rest, []byte(","))
+	seq, _ := strconv.ParseUint(string(digits), 10, 64) // 0 for what is no number
+	return seq
+}
+
+// newestSets is the newest jobs as a list looks at them.
+type newestSets struct {
+	jobs   map[uint64]recentJob // by Seq
+	sets   map[indexPlace]*set  // which of them have the wanted values
+	bounds map[uint32]summary   // of those of a chunk
+	last   uint64               // Seq
+}
+
+func newNewestSets(tx *bbolt.Tx, wanted []value) *newestSets {
+	n := &newestSets{jobs: map[uint64]recentJob{}, sets: map[indexPlace]*set{}, bounds: map[uint32]summary{}}
+	for _, j := range newestJobs(tx) {
+		n.jobs[j.seq] = j
+		n.last = max(n.last, j.seq)
+		chunk := chunkOf(j.seq)
+		n.bounds[chunk] = n.bounds[chunk].with(j.at, j.id)
+		for _, v := range j.values {
+			if !slices.Contains(wanted, v) {
+				continue
+			}
+			key := placeOf(chunk, v)
+			if n.sets[key] == nil {
+				n.sets[key] = new(set)
+			}
+			n.sets[key].add(offsetOf(j.seq))
+		}
+	}
+	return n
+}
+
+// addRecent keeps what there is of the batch's new jobs: in a row while there are few
+// such jobs, else where it belongs, with all that is in rows.
 func (b *batch) addRecent() error {
 	list := b.marks.recent
 	if len(list) == 0 {
 		return nil
 	}
 	b.marks.recent = nil
-	index := b.bucket(bucketIndex)
-	first, last := list[0].seq, list[0].seq
-	for _, j := range list {
-		first, last = min(first, j.seq), max(last, j.seq)
+	rows := b.bucket(bucketRecent)
+	first, last, fit := list[0].seq, list[0].seq, true
+	for i := range list {
+		first, last = min(first, list[i].seq), max(last, list[i].seq)
+		fit = fit && list[i].fits()
 	}
 	oldest := first
-	if k, _ := index.Cursor().Seek(recentKey(0)); k != nil {
-		if row, ok := firstOf(k); ok {
-			oldest = min(oldest, row)
-		}
+	if k, _ := rows.Cursor().First(); k != nil {
+		oldest = min(oldest, decodeU64(k))
 	}
-	if last-oldest < b.recentJobs && // else they are more, or not one after the other
-		!slices.ContainsFunc(list, func(j recentJob) bool { return len(j.values) > math.MaxUint8 }) {
-		return index.Put(recentKey(first), encodeRecent(first, list))
+	if fit && last-oldest < b.recentJobs { // else they are more, or not one after the other
+		return rows.Put(encodeU64(first), encodeRecent(first, list))
 	}
-	for _, j := range list {
-		for _, v := range j.values {
-			b.mark(j.seq, v)
-		}
+	if err := b.spill(); err != nil {
+		return err
 	}
-	var rows []uint64
-	eachRow(index, func(first uint64, raw []byte) {
-		rows = append(rows, first)
-		if !eachRecent(first, raw, b.mark) {
-			b.markAnew(first)
-		}
-	})
-	for _, first := range rows {
-		if err := index.Delete(recentKey(first)); err != nil {
+	return b.place(list)
+}
+
+// spill puts what is in rows where it belongs.
+func (b *batch) spill() error {
+	rows := b.bucket(bucketRecent)
+	if err := b.place(newestJobs(b.tx)); err != nil {
+		return err
+	}
+	var keys [][]byte
+	_ = rows.ForEach(func(k, _ []byte) error { keys = append(keys, bytes.Clone(k)); return nil }) // it returns none of its own
+	for _, k := range keys {
+		if err := rows.Delete(k); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// markAnew takes the values of the jobs that a row can be of from their records.
-func (b *batch) markAnew(first uint64) {
-	order := b.bucket(bucketOrder)
-	for seq := first; seq < first+recentJobs; seq++ {
-		_, id, ok := decodeOrder(order.Get(encodeU64(seq)))
-		if !ok {
-			continue
+// place puts what there is of jobs into bucket order, the sets and the summaries.
+func (b *batch) place(list []recentJob) error {
+	order, index := b.bucket(bucketOrder), b.bucket(bucketIndex)
+	order.FillPercent = fillAppended
+	for _, j := range list {
+		if err := order.Put(encodeU64(j.seq), encodeOrder(j.at, j.id)); err != nil {
+			return err
 		}
-		var job *jobs.Job
-		if raw := b.jobs.Get(id); raw != nil {
-			job, _ = decodeJob(string(id), raw) // a damaged one is found by no value
+		for _, v := range j.values {
+			b.mark(j.seq, v)
 		}
-		if job == nil || job.Seq != seq {
-			continue
+		chunk := chunkOf(j.seq)
+		sum, known := b.marks.summaries[chunk]
+		if !known {
+			if raw := index.Get(summaryKey(chunk)); raw != nil {
+				if sum, known = decodeSummary(raw); !known {
+					continue // it stays as it is, and passes nothing over
+				}
+			}
 		}
-		for _, v := range valuesOf(job) {
-			b.mark(seq, v)
+		if b.marks.summaries == nil {
+			b.marks.summaries = map[uint32]summary{}
 		}
+		b.marks.summaries[chunk] = sum.with(j.at, j.id)
 	}
+	return nil
 }

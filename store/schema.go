@@ -29,6 +29,7 @@ type migration struct {
 func migrations() []migration {
 	return []migration{
 		{"derive the index, pins and usage from the jobs", derive},
+		{"give the newest jobs a bucket of their own", moveRows},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,9 +34,12 @@ var (
 func fill(t testing.TB, s *Store) {
 	t.Helper()
 	ctx := t.Context()
+	given := s.noRows
+	s.noRows = true // so that some jobs are in order, and some among the newest
 	for n := range 3 {
 		submit(t, s, n)
 	}
+	s.noRows = given
 	submitted := storetest.Submission(storetest.NewJob(1))
 	if _, err := s.Submit(ctx, submitted); err != nil {
 		t.Fatal(err)
@@ -162,7 +166,7 @@ func TestOldStores(t *testing.T) {
 			t.Parallel()
 			path := unpack(t, storeFile(version))
 			s := openAt(t, path)
-			want := map[uint64]uint64{1: 8, 2: 12}[version]
+			want := map[uint64]uint64{1: 8, 2: 12, 3: 12}[version]
 			if s.Head() != want || s.HostID() == "" {
 				t.Errorf("head %d, host %q", s.Head(), s.HostID())
 			}
@@ -232,6 +236,7 @@ func unpack(t *testing.T, name string) string {
 func migrationTests() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
 		migrations()[0].name: testDerive,
+		migrations()[1].name: testMoveRows,
 	}
 }
 
@@ -252,6 +257,50 @@ func testDerive(t *testing.T) {
 	}
 	if blob, err := s.GetBlob(t.Context(), strings.Repeat("ab", 32)); err != nil || !blob.StoredAt.Equal(storetest.Time()) {
 		t.Errorf("a file: %+v, %v", blob, err)
+	}
+}
+
+// What version 2 had in rows of the index is found, also by a row that could not be read,
+// and the entries of its jobs are, from before the upgrade and after it.
+func testMoveRows(t *testing.T) {
+	path := unpack(t, storeFile(2))
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		index := tx.Bucket([]byte(bucketIndex))
+		values := valuesOf(storetest.NewJob(0))
+		row := []byte{0, 0, byte(len(values))}
+		for _, v := range values {
+			row = append(row, v[:]...)
+			if err := index.Delete(slices.Concat(make([]byte, 4), v[:])); err != nil {
+				return err
+			}
+		}
+		return errors.Join(index.Put(rowKey(1), row), index.Put(rowKey(2), []byte("foreign")))
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s := openAt(t, path)
+	if _, err := s.Update(t.Context(), storetest.JobID(0), func(*jobs.Job) (jobs.Note, error) { return jobs.Note{Message: "after"}, nil }); err != nil {
+		t.Fatal(err)
+	}
+	for n, entries := range map[int]int{0: 3, 1: 2, 2: 1} {
+		page, err := s.List(t.Context(), jobs.Query{ToolCall: fmt.Sprint("call-", n)})
+		if err != nil || len(page.Jobs) != 1 || page.Jobs[0].ID != storetest.JobID(n) {
+			t.Errorf("job %d: %+v, %v", n, page, err)
+		}
+		var got []uint64
+		err = s.JobJournal(t.Context(), storetest.JobID(n), func(e jobs.Entry) bool { got = append(got, e.Seq); return e.JobID == storetest.JobID(n) })
+		if err != nil || len(got) != entries || !slices.IsSorted(got) {
+			t.Errorf("job %d has the entries %v, %v", n, got, err)
+		}
+	}
+	_ = s.Close()
+	if problems, err := Check(path); err != nil || len(problems) > 0 {
+		t.Errorf("Check: %q, %v", problems, err)
 	}
 }
 
@@ -342,7 +391,7 @@ func TestMigrate(t *testing.T) {
 
 	fail = true
 	err := migrate(path, s.db, list, storetest.Time(), log)
-	if err == nil || !strings.Contains(err.Error(), path+".v2.bak") || errors.Is(err, broken) {
+	if err == nil || !strings.Contains(err.Error(), path+".v3.bak") || errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 	fail = false
@@ -367,10 +416,10 @@ func TestMigrate(t *testing.T) {
 	}
 	_, err = Open(t.Context(), Options{Path: path})
 	wantCode(t, err, jobs.CodeStoreFailed)
-	if err == nil || !strings.Contains(err.Error(), "version 4") || !strings.Contains(err.Error(), "up to 2") {
+	if err == nil || !strings.Contains(err.Error(), "version 5") || !strings.Contains(err.Error(), "up to 3") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Check(path); err == nil || !strings.Contains(err.Error(), "version 4") {
+	if _, err := Check(path); err == nil || !strings.Contains(err.Error(), "version 5") {
 		t.Errorf("Check: %v", err)
 	}
 	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(now, after) {
@@ -378,11 +427,11 @@ func TestMigrate(t *testing.T) {
 	}
 
 	// The copy is the store from before.
-	info, err := os.Stat(path + ".v2.bak")
+	info, err := os.Stat(path + ".v3.bak")
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if diff := cmp.Diff(before, dump(t, openAt(t, path+".v2.bak"))); diff != "" {
+	if diff := cmp.Diff(before, dump(t, openAt(t, path+".v3.bak"))); diff != "" {
 		t.Errorf("the copy (-want +got):\n%s", diff)
 	}
 }

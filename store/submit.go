@@ -107,7 +107,6 @@ func (b *batch) submit(p *prepared) (got submitted, write func() error, err erro
 		return submitted{}, nil, err
 	}
 	seq := b.jobSeq + 1
-	snap := &snapshot{id: p.Job.ID, raw: withSeq(p.raw, seq)}
 	e := p.Entry
 	e.Kind = jobs.EntrySubmitted
 	describe(&e, p.Job)
@@ -116,6 +115,7 @@ func (b *batch) submit(p *prepared) (got submitted, write func() error, err erro
 	if err != nil {
 		return submitted{}, nil, err
 	}
+	snap := &snapshot{id: p.Job.ID, raw: withSeq(p.raw, seq, entry.seq)}
 	var supersede func() error
 	if target := p.Job.Call.Options.Supersedes; target != "" {
 		if supersede, err = b.supersede(target, p.Job, entry.head); err != nil {
@@ -124,14 +124,11 @@ func (b *batch) submit(p *prepared) (got submitted, write func() error, err erro
 	}
 	p.stands.seq = seq
 	return submitted{outcome: jobs.SubmitAccepted, record: p.record, snap: snap}, func() error {
-		if err := b.putJob(snap, &standing{}, &p.stands); err != nil {
-			return err
-		}
-		if err := b.keys.Put(p.place, p.key); err != nil {
+		if err := b.putJob(snap, 0, &standing{}, &p.stands, entry); err != nil {
 			return err
 		}
 		b.jobSeq = seq
-		if err := b.putEntry(entry); err != nil || supersede == nil {
+		if err := b.keys.Put(p.place, p.key); err != nil || supersede == nil {
 			return err
 		}
 		return supersede()
@@ -169,11 +166,9 @@ func (b *batch) supersede(target string, successor *jobs.Job, prev chainHead) (w
 	if err != nil {
 		return nil, err
 	}
+	before, _, _ := splitLink(old.raw)
 	return func() error {
-		if err := b.putJob(&snapshot{id: target, raw: raw}, &was, &was); err != nil {
-			return err
-		}
-		return b.putEntry(entry)
+		return b.putJob(&snapshot{id: target, raw: withLink(entry.seq, raw)}, before, &was, &was, entry)
 	}, nil
 }
 

@@ -82,13 +82,9 @@ func (b *batch) update(u *update) (*snapshot, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	snap := &snapshot{id: u.id, raw: raw}
-	return snap, func() error {
-		if err := b.putJob(snap, &was, &now); err != nil {
-			return err
-		}
-		return b.putEntry(entry)
-	}, nil
+	snap := &snapshot{id: u.id, raw: withLink(entry.seq, raw)}
+	link, _, _ := splitLink(old.raw)
+	return snap, func() error { return b.putJob(snap, link, &was, &now, entry) }, nil
 }
 
 // changeOf is the entry of a change, without the note's data.

@@ -194,7 +194,8 @@ func entryHash(tx *bbolt.Tx, seq uint64, head witness) string {
 		return ""
 	}
 	var e jobs.Entry
-	if json.Unmarshal(journal.Get(encodeU64(seq)), &e) != nil {
+	_, record, _ := splitLink(journal.Get(encodeU64(seq)))
+	if json.Unmarshal(record, &e) != nil {
 		return ""
 	}
 	return e.Hash

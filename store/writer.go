@@ -295,7 +295,7 @@ type batch struct {
 	dirty bool // something was written
 
 	// What nearly every operation uses; the others are opened by name.
-	jobs, keys, open, journal, jobJournal *bbolt.Bucket
+	jobs, keys, open, journal *bbolt.Bucket
 
 	jobSeq uint64
 	chain  chainHead
@@ -304,7 +304,7 @@ type batch struct {
 
 	about []string // what it is about, for its fault points; else empty
 
-	recentJobs uint64 // that are in rows of the index at most; recentJobs but for tests
+	recentJobs uint64 // that are in bucket recent at most; recentJobs but for tests
 }
 
 func (s *Store) begin() (*batch, error) {
@@ -323,8 +323,8 @@ func (s *Store) begin() (*batch, error) {
 func newBatch(tx *bbolt.Tx, now time.Time) *batch {
 	b := &batch{tx: tx, now: now, fresh: map[string]*snapshot{}, recentJobs: recentJobs}
 	b.jobs, b.keys, b.open = b.bucket(bucketJobs), b.bucket(bucketKeys), b.bucket(bucketOpen)
-	b.journal, b.jobJournal = b.bucket(bucketJournal), b.bucket(bucketJobJournal)
-	for _, grows := range []*bbolt.Bucket{b.jobs, b.journal, b.jobJournal} {
+	b.journal = b.bucket(bucketJournal)
+	for _, grows := range []*bbolt.Bucket{b.jobs, b.journal} {
 		grows.FillPercent = fillAppended
 	}
 	return b
@@ -379,11 +379,16 @@ func standingOf(j *jobs.Job) standing {
 	}
 }
 
-// putJob stores a job's record and keeps exact what the store has beside it.
-func (b *batch) putJob(snap *snapshot, was, now *standing) error {
+// putJob stores a job's record with the entry that tells of it, and keeps exact what the
+// store has beside it. before is the link of the record that it replaces, 0 for a new job.
+func (b *batch) putJob(snap *snapshot, before uint64, was, now *standing, e sealed) error {
 	if err := b.jobs.Put([]byte(snap.id), snap.raw); err != nil {
 		return err
 	}
+	if err := b.journal.Put(encodeU64(e.seq), withLink(before, e.raw)); err != nil {
+		return err
+	}
+	b.chain = e.head
 	b.fresh[snap.id] = snap
 	return b.putBeside(snap.id, was, now)
 }
@@ -433,7 +438,7 @@ func (b *batch) sealAfter(prev chainHead, e jobs.Entry) (sealed, error) {
 	return sealed{seq: e.Seq, jobID: e.JobID, raw: raw, head: head}, err
 }
 
-// putEntry appends a prepared entry.
+// putEntry appends a prepared entry that comes with no record of a job.
 func (b *batch) putEntry(e sealed) error {
 	if err := b.journal.Put(encodeU64(e.seq), e.raw); err != nil {
 		return err
@@ -442,5 +447,5 @@ func (b *batch) putEntry(e sealed) error {
 	if e.jobID == "" {
 		return nil
 	}
-	return b.jobJournal.Put(jobJournalKey(e.jobID, e.seq), nil)
+	return b.bucket(bucketJobJournal).Put(jobJournalKey(e.jobID, e.seq), nil)
 }
