@@ -112,6 +112,7 @@ const (
 	WaitSlot     WaitKind = "slot"
 	WaitLock     WaitKind = "lock"
 	WaitPaused   WaitKind = "host_paused"
+	WaitRestored WaitKind = "host_restored" // somebody's word on what the restored store may have forgotten
 )
 
 // WaitingFor says what a job waits for.

@@ -46,7 +46,7 @@ func TestWords(t *testing.T) {
 	same("retry", words([]jobs.Retry{jobs.RetryNever, jobs.RetryNewKey, jobs.RetrySameKey}), document.Words[macexecv1.Retry]())
 	same("effects", words([]jobs.Effects{jobs.EffectsNone, jobs.EffectsStaged, jobs.EffectsExternal}), document.Words[macexecv1.Effects]())
 	same("evidence", words(jobs.EvidenceKinds()), document.Words[macexecv1.EvidenceKind]())
-	same("wait", words([]jobs.WaitKind{jobs.WaitApproval, jobs.WaitSlot, jobs.WaitLock, jobs.WaitPaused}), document.Words[macexecv1.WaitKind]())
+	same("wait", words([]jobs.WaitKind{jobs.WaitApproval, jobs.WaitSlot, jobs.WaitLock, jobs.WaitPaused, jobs.WaitRestored}), document.Words[macexecv1.WaitKind]())
 	same("verb", words([]jobs.Verb{jobs.VerbCreate, jobs.VerbReplace, jobs.VerbRemove}), document.Words[macexecv1.PublishVerb]())
 	same("purpose", words(jobs.Purposes()), document.Words[macexecv1.Purpose]())
 	same("on lock", words([]jobs.OnLock{jobs.OnLockWait, jobs.OnLockRefuse}), document.Words[macexecv1.OnLock]())

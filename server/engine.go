@@ -48,6 +48,7 @@ type Engine interface {
 	VerifyJournal(ctx context.Context, c engine.Caller) (good uint64, err error)
 
 	BackupStore(ctx context.Context, c engine.Caller) (jobs.StoreCopy, error)
+	ConfirmRestore(ctx context.Context, c engine.Caller, reason string) (*jobs.Restore, error)
 }
 
 // Upload is a file on its way in. It is there once Commit has succeeded.

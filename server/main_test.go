@@ -45,6 +45,7 @@ type fakeEngine struct {
 	listen    func(jobs.Mode) // to the mode, which is open at first
 	verify    func() (uint64, error)
 	journal   func(after uint64, limit int, follow bool, yield func(jobs.Entry) error) error
+	confirm   func(reason string) (*jobs.Restore, error)
 	backup    func() (jobs.StoreCopy, error)
 	principal chan string // gets the caller of Job, if it is not nil
 }
@@ -59,6 +60,10 @@ func (f *fakeEngine) Check(_ context.Context, _ engine.Caller, r engine.Request)
 
 func (f *fakeEngine) BackupStore(context.Context, engine.Caller) (jobs.StoreCopy, error) {
 	return f.backup()
+}
+
+func (f *fakeEngine) ConfirmRestore(_ context.Context, _ engine.Caller, reason string) (*jobs.Restore, error) {
+	return f.confirm(reason)
 }
 
 func (f *fakeEngine) Submit(ctx context.Context, _ engine.Caller, r engine.Request) (engine.Receipt, error) {

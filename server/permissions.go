@@ -53,7 +53,8 @@ func permissions() map[string]Role {
 		macexecv1.HostService_ReloadConfig_FullMethodName:  RoleOperator,
 		macexecv1.HostService_GetConfig_FullMethodName:     RoleOperator,
 
-		macexecv1.StoreService_BackupStore_FullMethodName: RoleOperator,
+		macexecv1.StoreService_BackupStore_FullMethodName:    RoleOperator,
+		macexecv1.StoreService_ConfirmRestore_FullMethodName: RoleOperator,
 
 		healthpb.Health_Check_FullMethodName: roleNone,
 		healthpb.Health_List_FullMethodName:  roleNone,

@@ -51,3 +51,20 @@ func (s *storeService) BackupStore(_ *macexecv1.BackupStoreRequest, stream grpc.
 		}
 	}
 }
+
+func (s *storeService) ConfirmRestore(ctx context.Context, req *macexecv1.ConfirmRestoreRequest) (*macexecv1.ConfirmRestoreResponse, error) {
+	r, err := s.server.engine.ConfirmRestore(ctx, caller(ctx), req.GetReason())
+	if err != nil {
+		return nil, err
+	}
+	return &macexecv1.ConfirmRestoreResponse{Restore: convertRestore(r)}, nil
+}
+
+func convertRestore(r *jobs.Restore) *macexecv1.StoreRestore {
+	if r == nil {
+		return nil
+	}
+	return &macexecv1.StoreRestore{
+		At: timestamp(r.At), By: r.By, Reason: r.Reason, JournalHead: r.Head, KnownHostId: r.Known.HostID, KnownHead: r.Known.Head,
+	}
+}

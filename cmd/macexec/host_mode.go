@@ -128,6 +128,9 @@ func addMode(f *fields, h *macexecv1.HostInfo) {
 	f.add("set by", h.GetModeBy())
 	f.add("since", moment(h.GetModeSince()))
 	f.add("reason", h.GetModeReason())
+	if r := h.GetRestored(); r != nil {
+		f.addStyled("restored", restoredText(r)+"; calls with outside effects wait for macexec store confirm", show.Yellow)
+	}
 }
 
 func modeText(h *macexecv1.HostInfo) (string, show.Style) {

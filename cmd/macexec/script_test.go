@@ -282,6 +282,8 @@ func documentOf(args []string) string {
 			return "store_copy"
 		case "adopt", "restore":
 			return "store_adoption"
+		case "confirm":
+			return "store_confirmation"
 		}
 		return "store"
 	default:

@@ -18,7 +18,8 @@ import (
 const storeName = "store.db"
 
 func (a *app) storeCommand() *cobra.Command {
-	return group("store", "Look after the store", a.storeCheckCommand(), a.storeBackupCommand(), a.storeAdoptCommand())
+	return group("store", "Look after the store", a.storeCheckCommand(), a.storeBackupCommand(), a.storeRestoreCommand(),
+		a.storeAdoptCommand(), a.storeConfirmCommand())
 }
 
 const storeCheckHelp = `Read the whole store of a stopped daemon, or the copy in FILE, and list what is wrong.

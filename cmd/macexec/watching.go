@@ -116,6 +116,8 @@ func waitRemark(job *macexecv1.Job, lasting bool) string {
 		return approvalRemark(job)
 	case w.GetKind() == macexecv1.WaitKind_WAIT_KIND_HOST_PAUSED:
 		return "job " + job.GetId() + " waits, since the host is paused; macexec host resume lets it start"
+	case w.GetKind() == macexecv1.WaitKind_WAIT_KIND_HOST_RESTORED:
+		return "job " + job.GetId() + " waits, since the host's store was restored and may have forgotten that this was done before; an operator lets it start: macexec store confirm --reason TEXT"
 	case w.GetKind() == macexecv1.WaitKind_WAIT_KIND_LOCK && w.GetJobState() == macexecv1.JobState_JOB_STATE_UNKNOWN:
 		return "job " + job.GetId() + " waits for " + lockText(w) + ", and nothing proves how that ended; find out, then " + resolveLine(w.GetJobId())
 	case lasting && w.GetKind() == macexecv1.WaitKind_WAIT_KIND_LOCK:

@@ -164,7 +164,8 @@ type HostInfo struct {
 	StartedAt                                                          time.Time
 	Accepting                                                          bool // new calls are taken
 	Mode                                                               jobs.HostMode
-	Confinement                                                        string // what this host can enforce, in words
+	Restored                                                           *jobs.Restore // nil: the store has forgotten nothing, as far as is known
+	Confinement                                                        string        // what this host can enforce, in words
 	Running, Queued, AwaitingApproval, Unknown                         int
 	Slots                                                              []Slot
 	ToolPath                                                           []string

@@ -198,6 +198,9 @@ func (e *Engine) Start(ctx context.Context) error {
 	if err := e.takeUpMode(ctx); err != nil {
 		return err
 	}
+	if err := e.takeUpRestore(ctx); err != nil {
+		return err
+	}
 	if err := e.recoverAll(ctx); err != nil {
 		return err
 	}

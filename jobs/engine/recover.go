@@ -18,7 +18,8 @@ import (
 //	unknown                     stays unknown, and keeps its locks
 //
 // One whose run was cancelled is stopped, if the cancel had not come to that.
-// Nothing new starts before all locks are where they were.
+// Nothing new starts before all locks are where they were, nor, of a store that may have
+// forgotten what it did last, anything with outside effects before somebody's word.
 func (e *Engine) recoverAll(ctx context.Context) error {
 	open, damaged, err := e.store.Open(ctx)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 //     used the least slot time of late;
 //   - of one principal's jobs in one class the first by rank is next;
 //   - a job starts with its locks or not at all, and waits for them outside of the
-//     queue, so that others go on (see locks).
+//     queue, so that others go on (see locks);
+//   - while the store may have forgotten something, no job with outside effects starts.
 //
 // Whatever may start has been taken out of the queue before a method returns: what
 // waits, waits for the reason that waiting tells. The scheduler knows ids and keys
@@ -28,6 +29,7 @@ type scheduler struct {
 	mu      sync.Mutex
 	closed  bool        // nothing starts: the engine recovers, or stops
 	paused  atomic.Bool // nothing starts, until an operator says so; set under mu
+	forgot  bool        // nothing with outside effects starts, until an operator says so
 	classes map[string]*class
 	named   map[string]int // the size of each class that has one of its own
 	other   int            // the size of any other class
@@ -44,6 +46,7 @@ type turn struct {
 	rank      rank
 	needs     needs   // what its locks are worked out from
 	claims    []claim // its locks
+	external  bool    // it has outside effects
 	refuse    bool    // it does not wait for locks: it holds them, and gives none back while it waits
 
 	state jobs.State // as the scheduler knows it
@@ -71,10 +74,11 @@ func (r rank) compare(o rank) int {
 type place int
 
 const (
-	atRest  place = iota // known, and not to be started now
-	inQueue              // waits for a slot
-	aside                // was passed over for a lock, and waits for that
-	inSlot               // has one
+	atRest   place = iota // known, and not to be started now
+	inQueue               // waits for a slot
+	aside                 // was passed over for a lock, and waits for that
+	heldBack              // waits for an operator\'s word (see forgot)
+	inSlot                // has one
 )
 
 // priorityStep is what one step of priority is worth in waiting.
@@ -107,7 +111,7 @@ func (s *scheduler) add(t turn) {
 	}
 	s.giveUp(known)
 	// Whether it waits for locks stays as it is: who waits has none to keep.
-	known.principal, known.class, known.rank = t.principal, t.class, t.rank
+	known.principal, known.class, known.rank, known.external = t.principal, t.class, t.rank, t.external
 	if !known.holds {
 		known.needs, known.claims = t.needs, t.claims
 	}
@@ -301,7 +305,7 @@ func (s *scheduler) remove(id string) {
 	case inQueue:
 		s.dequeue(t)
 		delete(s.turns, id)
-	case aside, atRest:
+	case aside, heldBack, atRest:
 		delete(s.turns, id)
 	}
 	s.unlock(t)
@@ -313,6 +317,26 @@ func (s *scheduler) pause(paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.paused.Store(paused)
+	s.schedule()
+}
+
+// holdBack lets no job with outside effects start, until trust. Before open.
+func (s *scheduler) holdBack() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgot = true
+}
+
+// trust ends that.
+func (s *scheduler) trust() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgot = false
+	for _, t := range s.turns {
+		if t.place == heldBack {
+			s.enqueue(t)
+		}
+	}
 	s.schedule()
 }
 
@@ -410,6 +434,10 @@ func (s *scheduler) run(t *turn) {
 }
 
 func (s *scheduler) enqueue(t *turn) {
+	if s.forgot && t.external {
+		t.place, t.state = heldBack, jobs.StateQueued
+		return
+	}
 	c := s.class(t.class)
 	sh := c.share(t.principal)
 	if len(sh.queue) == 0 {
@@ -446,6 +474,9 @@ func (s *scheduler) waiting(id string) *jobs.WaitingFor {
 }
 
 func (s *scheduler) reason(t *turn) *jobs.WaitingFor {
+	if t.place == heldBack {
+		return &jobs.WaitingFor{Kind: jobs.WaitRestored}
+	}
 	w := &jobs.WaitingFor{Kind: jobs.WaitSlot, Detail: t.class}
 	// Who waits for a slot may have to wait for a lock after that. It is told of at
 	// once if somebody has to do something about it.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"strings"
 
 	"github.com/macexec/macexec/jobs"
 )
@@ -13,4 +14,49 @@ func (e *Engine) BackupStore(ctx context.Context, c Caller) (jobs.StoreCopy, err
 		return jobs.StoreCopy{}, err
 	}
 	return e.store.Copy(ctx)
+}
+
+// takeUpRestore holds what has outside effects back while the store may have forgotten
+// something: what waits, and what comes.
+func (e *Engine) takeUpRestore(ctx context.Context) error {
+	r, err := e.store.Restored(ctx)
+	switch {
+	case jobs.CodeOf(err) == jobs.CodeRecordDamaged:
+		e.log.Error("whether the store was restored cannot be read; calls with outside effects wait for an operator's word", "error", err)
+	case err != nil:
+		return err
+	case r == nil:
+		return nil
+	default:
+		e.log.Warn("the store was restored and may have forgotten what was done; calls with outside effects wait for an operator's word", "reason", r.Reason, "at", r.At)
+	}
+	e.sched.holdBack()
+	return nil
+}
+
+// forgetful says why the store may have forgotten something, or nil.
+func (e *Engine) forgetful(ctx context.Context) *jobs.Restore {
+	r, err := e.store.Restored(ctx)
+	if err != nil {
+		return &jobs.Restore{Reason: "why the store was restored cannot be read"}
+	}
+	return r
+}
+
+// ConfirmRestore takes an operator's word that what a restored store has forgotten is
+// dealt with, and returns what was confirmed; nil: there was nothing.
+func (e *Engine) ConfirmRestore(ctx context.Context, c Caller, reason string) (*jobs.Restore, error) {
+	if err := checkReason(reason); err != nil {
+		return nil, err
+	}
+	if strings.TrimSpace(reason) == "" {
+		return nil, jobs.Errorf(jobs.CodeRequestInvalid, "say in the reason how what was forgotten was dealt with; the journal keeps it").With("field", "reason")
+	}
+	r, err := e.store.ConfirmRestore(context.WithoutCancel(ctx), c.Principal, reason)
+	if err != nil {
+		return nil, err
+	}
+	e.sched.trust()
+	e.dispatch()
+	return r, nil
 }

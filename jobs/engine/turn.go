@@ -25,7 +25,7 @@ type needs struct {
 func (e *Engine) turnOf(ctx context.Context, job *jobs.Job) turn {
 	n := e.needsOf(job)
 	t := turn{
-		id: job.ID, principal: job.Principal, class: n.Slot, rank: rankOf(job),
+		id: job.ID, principal: job.Principal, class: n.Slot, rank: rankOf(job), external: job.Tool.Effects == jobs.EffectsExternal,
 		refuse: job.Call.Options.OnLock == jobs.OnLockRefuse, state: job.State,
 		needs: needs{principal: job.Principal, project: n.Project, paths: n.Paths},
 	}

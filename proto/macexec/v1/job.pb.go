@@ -537,6 +537,8 @@ const (
 	WaitKind_WAIT_KIND_LOCK WaitKind = 3
 	// The host is paused or draining.
 	WaitKind_WAIT_KIND_HOST_PAUSED WaitKind = 4
+	// Somebody's word on what the restored store may have forgotten.
+	WaitKind_WAIT_KIND_HOST_RESTORED WaitKind = 5
 )
 
 // Enum value maps for WaitKind.
@@ -547,13 +549,15 @@ var (
 		2: "WAIT_KIND_SLOT",
 		3: "WAIT_KIND_LOCK",
 		4: "WAIT_KIND_HOST_PAUSED",
+		5: "WAIT_KIND_HOST_RESTORED",
 	}
 	WaitKind_value = map[string]int32{
-		"WAIT_KIND_UNSPECIFIED": 0,
-		"WAIT_KIND_APPROVAL":    1,
-		"WAIT_KIND_SLOT":        2,
-		"WAIT_KIND_LOCK":        3,
-		"WAIT_KIND_HOST_PAUSED": 4,
+		"WAIT_KIND_UNSPECIFIED":   0,
+		"WAIT_KIND_APPROVAL":      1,
+		"WAIT_KIND_SLOT":          2,
+		"WAIT_KIND_LOCK":          3,
+		"WAIT_KIND_HOST_PAUSED":   4,
+		"WAIT_KIND_HOST_RESTORED": 5,
 	}
 )
 
@@ -3041,13 +3045,14 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\x11RETRY_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vRETRY_NEVER\x10\x01\x12\x11\n" +
 	"\rRETRY_NEW_KEY\x10\x02\x12\x12\n" +
-	"\x0eRETRY_SAME_KEY\x10\x03*\x80\x01\n" +
+	"\x0eRETRY_SAME_KEY\x10\x03*\x9d\x01\n" +
 	"\bWaitKind\x12\x19\n" +
 	"\x15WAIT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12WAIT_KIND_APPROVAL\x10\x01\x12\x12\n" +
 	"\x0eWAIT_KIND_SLOT\x10\x02\x12\x12\n" +
 	"\x0eWAIT_KIND_LOCK\x10\x03\x12\x19\n" +
-	"\x15WAIT_KIND_HOST_PAUSED\x10\x04*\x94\x02\n" +
+	"\x15WAIT_KIND_HOST_PAUSED\x10\x04\x12\x1b\n" +
+	"\x17WAIT_KIND_HOST_RESTORED\x10\x05*\x94\x02\n" +
 	"\fEvidenceKind\x12\x1d\n" +
 	"\x19EVIDENCE_KIND_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bEVIDENCE_KIND_NEVER_STARTED\x10\x01\x12\x1d\n" +

@@ -9,6 +9,7 @@ package macexecv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -186,12 +187,196 @@ func (x *StoreCopy) GetSha256() string {
 	return ""
 }
 
+// Request of StoreService.ConfirmRestore.
+type ConfirmRestoreRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How it was dealt with; the journal keeps it.
+	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmRestoreRequest) Reset() {
+	*x = ConfirmRestoreRequest{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmRestoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmRestoreRequest) ProtoMessage() {}
+
+func (x *ConfirmRestoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmRestoreRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmRestoreRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ConfirmRestoreRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Response of StoreService.ConfirmRestore.
+type ConfirmRestoreResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was confirmed; unset if there was nothing.
+	Restore       *StoreRestore `protobuf:"bytes,1,opt,name=restore,proto3" json:"restore,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmRestoreResponse) Reset() {
+	*x = ConfirmRestoreResponse{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmRestoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmRestoreResponse) ProtoMessage() {}
+
+func (x *ConfirmRestoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmRestoreResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmRestoreResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ConfirmRestoreResponse) GetRestore() *StoreRestore {
+	if x != nil {
+		return x.Restore
+	}
+	return nil
+}
+
+// StoreRestore says that a store may have forgotten something, and who decided to
+// use it all the same.
+type StoreRestore struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When that was decided.
+	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Who decided.
+	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	// Why.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The newest journal entry of the store then.
+	JournalHead uint64 `protobuf:"varint,4,opt,name=journal_head,json=journalHead,proto3" json:"journal_head,omitempty"`
+	// The host of the store that was there before; empty if that is not known.
+	KnownHostId string `protobuf:"bytes,5,opt,name=known_host_id,json=knownHostId,proto3" json:"known_host_id,omitempty"`
+	// How far that had come; 0 if that is not known.
+	KnownHead     uint64 `protobuf:"varint,6,opt,name=known_head,json=knownHead,proto3" json:"known_head,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreRestore) Reset() {
+	*x = StoreRestore{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreRestore) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreRestore) ProtoMessage() {}
+
+func (x *StoreRestore) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreRestore.ProtoReflect.Descriptor instead.
+func (*StoreRestore) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StoreRestore) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *StoreRestore) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *StoreRestore) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *StoreRestore) GetJournalHead() uint64 {
+	if x != nil {
+		return x.JournalHead
+	}
+	return 0
+}
+
+func (x *StoreRestore) GetKnownHostId() string {
+	if x != nil {
+		return x.KnownHostId
+	}
+	return ""
+}
+
+func (x *StoreRestore) GetKnownHead() uint64 {
+	if x != nil {
+		return x.KnownHead
+	}
+	return 0
+}
+
 var File_macexec_v1_store_service_proto protoreflect.FileDescriptor
 
 const file_macexec_v1_store_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1emacexec/v1/store_service.proto\x12\n" +
-	"macexec.v1\"\x14\n" +
+	"macexec.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x14\n" +
 	"\x12BackupStoreRequest\"V\n" +
 	"\x13BackupStoreResponse\x12)\n" +
 	"\x04copy\x18\x01 \x01(\v2\x15.macexec.v1.StoreCopyR\x04copy\x12\x14\n" +
@@ -200,9 +385,22 @@ const file_macexec_v1_store_service_proto_rawDesc = "" +
 	"\ahost_id\x18\x01 \x01(\tR\x06hostId\x12!\n" +
 	"\fjournal_head\x18\x02 \x01(\x04R\vjournalHead\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x16\n" +
-	"\x06sha256\x18\x04 \x01(\tR\x06sha2562`\n" +
+	"\x06sha256\x18\x04 \x01(\tR\x06sha256\"/\n" +
+	"\x15ConfirmRestoreRequest\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"L\n" +
+	"\x16ConfirmRestoreResponse\x122\n" +
+	"\arestore\x18\x01 \x01(\v2\x18.macexec.v1.StoreRestoreR\arestore\"\xc8\x01\n" +
+	"\fStoreRestore\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12!\n" +
+	"\fjournal_head\x18\x04 \x01(\x04R\vjournalHead\x12\"\n" +
+	"\rknown_host_id\x18\x05 \x01(\tR\vknownHostId\x12\x1d\n" +
+	"\n" +
+	"known_head\x18\x06 \x01(\x04R\tknownHead2\xb9\x01\n" +
 	"\fStoreService\x12P\n" +
-	"\vBackupStore\x12\x1e.macexec.v1.BackupStoreRequest\x1a\x1f.macexec.v1.BackupStoreResponse0\x01B7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
+	"\vBackupStore\x12\x1e.macexec.v1.BackupStoreRequest\x1a\x1f.macexec.v1.BackupStoreResponse0\x01\x12W\n" +
+	"\x0eConfirmRestore\x12!.macexec.v1.ConfirmRestoreRequest\x1a\".macexec.v1.ConfirmRestoreResponseB7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
 
 var (
 	file_macexec_v1_store_service_proto_rawDescOnce sync.Once
@@ -216,21 +414,29 @@ func file_macexec_v1_store_service_proto_rawDescGZIP() []byte {
 	return file_macexec_v1_store_service_proto_rawDescData
 }
 
-var file_macexec_v1_store_service_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_macexec_v1_store_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_macexec_v1_store_service_proto_goTypes = []any{
-	(*BackupStoreRequest)(nil),  // 0: macexec.v1.BackupStoreRequest
-	(*BackupStoreResponse)(nil), // 1: macexec.v1.BackupStoreResponse
-	(*StoreCopy)(nil),           // 2: macexec.v1.StoreCopy
+	(*BackupStoreRequest)(nil),     // 0: macexec.v1.BackupStoreRequest
+	(*BackupStoreResponse)(nil),    // 1: macexec.v1.BackupStoreResponse
+	(*StoreCopy)(nil),              // 2: macexec.v1.StoreCopy
+	(*ConfirmRestoreRequest)(nil),  // 3: macexec.v1.ConfirmRestoreRequest
+	(*ConfirmRestoreResponse)(nil), // 4: macexec.v1.ConfirmRestoreResponse
+	(*StoreRestore)(nil),           // 5: macexec.v1.StoreRestore
+	(*timestamppb.Timestamp)(nil),  // 6: google.protobuf.Timestamp
 }
 var file_macexec_v1_store_service_proto_depIdxs = []int32{
 	2, // 0: macexec.v1.BackupStoreResponse.copy:type_name -> macexec.v1.StoreCopy
-	0, // 1: macexec.v1.StoreService.BackupStore:input_type -> macexec.v1.BackupStoreRequest
-	1, // 2: macexec.v1.StoreService.BackupStore:output_type -> macexec.v1.BackupStoreResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	5, // 1: macexec.v1.ConfirmRestoreResponse.restore:type_name -> macexec.v1.StoreRestore
+	6, // 2: macexec.v1.StoreRestore.at:type_name -> google.protobuf.Timestamp
+	0, // 3: macexec.v1.StoreService.BackupStore:input_type -> macexec.v1.BackupStoreRequest
+	3, // 4: macexec.v1.StoreService.ConfirmRestore:input_type -> macexec.v1.ConfirmRestoreRequest
+	1, // 5: macexec.v1.StoreService.BackupStore:output_type -> macexec.v1.BackupStoreResponse
+	4, // 6: macexec.v1.StoreService.ConfirmRestore:output_type -> macexec.v1.ConfirmRestoreResponse
+	5, // [5:7] is the sub-list for method output_type
+	3, // [3:5] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_macexec_v1_store_service_proto_init() }
@@ -244,7 +450,7 @@ func file_macexec_v1_store_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_macexec_v1_store_service_proto_rawDesc), len(file_macexec_v1_store_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,7 +19,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	StoreService_BackupStore_FullMethodName = "/macexec.v1.StoreService/BackupStore"
+	StoreService_BackupStore_FullMethodName    = "/macexec.v1.StoreService/BackupStore"
+	StoreService_ConfirmRestore_FullMethodName = "/macexec.v1.StoreService/ConfirmRestore"
 )
 
 // StoreServiceClient is the client API for StoreService service.
@@ -34,6 +35,10 @@ type StoreServiceClient interface {
 	// taken up again: another one is another copy. Errors: DISK_FULL (the copy is made
 	// on the host's disk first), STORE_FAILED.
 	BackupStore(ctx context.Context, in *BackupStoreRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupStoreResponse], error)
+	// ConfirmRestore says that what a restored store may have forgotten is dealt with:
+	// calls with outside effects start again. Doing it again changes nothing. Errors:
+	// REQUEST_INVALID (no reason), STORE_FAILED.
+	ConfirmRestore(ctx context.Context, in *ConfirmRestoreRequest, opts ...grpc.CallOption) (*ConfirmRestoreResponse, error)
 }
 
 type storeServiceClient struct {
@@ -63,6 +68,16 @@ func (c *storeServiceClient) BackupStore(ctx context.Context, in *BackupStoreReq
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type StoreService_BackupStoreClient = grpc.ServerStreamingClient[BackupStoreResponse]
 
+func (c *storeServiceClient) ConfirmRestore(ctx context.Context, in *ConfirmRestoreRequest, opts ...grpc.CallOption) (*ConfirmRestoreResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfirmRestoreResponse)
+	err := c.cc.Invoke(ctx, StoreService_ConfirmRestore_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StoreServiceServer is the server API for StoreService service.
 // All implementations must embed UnimplementedStoreServiceServer
 // for forward compatibility.
@@ -75,6 +90,10 @@ type StoreServiceServer interface {
 	// taken up again: another one is another copy. Errors: DISK_FULL (the copy is made
 	// on the host's disk first), STORE_FAILED.
 	BackupStore(*BackupStoreRequest, grpc.ServerStreamingServer[BackupStoreResponse]) error
+	// ConfirmRestore says that what a restored store may have forgotten is dealt with:
+	// calls with outside effects start again. Doing it again changes nothing. Errors:
+	// REQUEST_INVALID (no reason), STORE_FAILED.
+	ConfirmRestore(context.Context, *ConfirmRestoreRequest) (*ConfirmRestoreResponse, error)
 	mustEmbedUnimplementedStoreServiceServer()
 }
 
@@ -87,6 +106,9 @@ type UnimplementedStoreServiceServer struct{}
 
 func (UnimplementedStoreServiceServer) BackupStore(*BackupStoreRequest, grpc.ServerStreamingServer[BackupStoreResponse]) error {
 	return status.Error(codes.Unimplemented, "method BackupStore not implemented")
+}
+func (UnimplementedStoreServiceServer) ConfirmRestore(context.Context, *ConfirmRestoreRequest) (*ConfirmRestoreResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConfirmRestore not implemented")
 }
 func (UnimplementedStoreServiceServer) mustEmbedUnimplementedStoreServiceServer() {}
 func (UnimplementedStoreServiceServer) testEmbeddedByValue()                      {}
@@ -120,13 +142,36 @@ func _StoreService_BackupStore_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type StoreService_BackupStoreServer = grpc.ServerStreamingServer[BackupStoreResponse]
 
+func _StoreService_ConfirmRestore_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfirmRestoreRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServiceServer).ConfirmRestore(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StoreService_ConfirmRestore_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServiceServer).ConfirmRestore(ctx, req.(*ConfirmRestoreRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // StoreService_ServiceDesc is the grpc.ServiceDesc for StoreService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var StoreService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "macexec.v1.StoreService",
 	HandlerType: (*StoreServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ConfirmRestore",
+			Handler:    _StoreService_ConfirmRestore_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "BackupStore",
