@@ -197,6 +197,58 @@ func (x *Executor) StopTree(ctx context.Context, found Found) error {
 	}
 }
 
+// lookAgain is how often processes are looked for that were not there before.
+const lookAgain = 5 * time.Second
+
+// AwaitLeft waits until no process of an attempt lives that has lost its keeper. Children
+// that its first process leaves behind are known as long as they were there before its
+// end, or carry the attempt's tag.
+func (x *Executor) AwaitLeft(ctx context.Context, s keeper.Started) error {
+	known := map[Proc]bool{}
+	for {
+		members, err := keeper.Members(s)
+		if err != nil {
+			return fmt.Errorf("look for the attempt's processes: %w", err)
+		}
+		for _, p := range members {
+			known[p] = true
+		}
+		var watch *endWatch
+		for p := range known {
+			if watch, err = watchEnd(p); err == nil {
+				break
+			}
+			if !errors.Is(err, keeper.ErrNoProcess) {
+				return fmt.Errorf("watch process %d: %w", p.Pid, err)
+			}
+			delete(known, p)
+		}
+		if watch == nil {
+			return nil
+		}
+		again := time.NewTimer(lookAgain)
+		select {
+		case <-watch.ended:
+		case <-again.C:
+		case <-ctx.Done():
+		}
+		again.Stop()
+		watch.close()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Started is the record of an attempt's start; without one it is fs.ErrNotExist.
+func (x *Executor) Started(job string, n int) (keeper.Started, error) {
+	d, err := x.attemptDir(job, n)
+	if err != nil {
+		return keeper.Started{}, err
+	}
+	return keeper.ReadStarted(d)
+}
+
 // Belongs reports whether a process is of a living attempt: the tool itself, one of
 // its descendants, or one that carries the attempt's tag.
 func (x *Executor) Belongs(job string, n, pid int) bool {

@@ -210,6 +210,7 @@ type Attempt struct {
 	Started     *Started  `json:"started,omitempty"`
 	Exit        *Exit     `json:"exit,omitempty"`
 	Lost        string    `json:"lost,omitempty"` // why the attempt was given up, if it was
+	Left        []int     `json:"left,omitempty"` // pids that lived on then, of a tool that may not be stopped
 	EndedAt     time.Time `json:"ended_at,omitzero"`
 }
 

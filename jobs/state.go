@@ -160,6 +160,7 @@ const (
 	EvidenceNeverStarted EvidenceKind = "never_started" // held under the lock: no process was ever released
 	EvidenceExitRecord   EvidenceKind = "exit_record"   // the keeper's record of how the tool ended
 	EvidenceLostAttempt  EvidenceKind = "lost_attempt"  // the lock was free, a start is recorded, an end is not
+	EvidenceToolEnded    EvidenceKind = "tool_ended"    // nothing of a lost attempt lives any more; not how it ended
 	EvidenceOutputs      EvidenceKind = "outputs"       // digests of the verified outputs
 	EvidencePublished    EvidenceKind = "published"     // the temporary names are gone, device and inode match
 	EvidenceProbe        EvidenceKind = "probe"         // the tool's own probe answered
@@ -170,7 +171,7 @@ const (
 // EvidenceKinds lists every kind of evidence.
 func EvidenceKinds() []EvidenceKind {
 	return []EvidenceKind{
-		EvidenceNeverStarted, EvidenceExitRecord, EvidenceLostAttempt, EvidenceOutputs,
+		EvidenceNeverStarted, EvidenceExitRecord, EvidenceLostAttempt, EvidenceToolEnded, EvidenceOutputs,
 		EvidencePublished, EvidenceProbe, EvidencePerson, EvidenceDecision,
 	}
 }

@@ -428,12 +428,15 @@ func retryAfter(to State) Retry {
 	return RetryNewKey
 }
 
-// AddLateEvidence keeps evidence that came after the job was settled by other
-// means; the state stays.
-func (j *Job) AddLateEvidence(e Evidence) {
-	e.AfterEnd = true
-	j.Evidence = append(j.Evidence, e)
+// AddEvidence keeps evidence that leads nowhere: it only says more, or it came when the
+// job had ended by other means, and then it says so.
+func (j *Job) AddEvidence(e Evidence) {
+	e.AfterEnd = j.State.Terminal()
+	j.Evidence = append(slices.Clone(j.Evidence), e)
 }
+
+// RecordLeft keeps which processes of a lost attempt live on.
+func (j *Job) RecordLeft(pids []int) { j.setAttempt(func(a *Attempt) { a.Left = pids }) }
 
 func (j *Job) end(reason EndReason, message string, retry Retry) {
 	j.EndReason, j.Message, j.Retry = reason, message, retry

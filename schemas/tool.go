@@ -211,6 +211,9 @@ func (t *Tool) ValidateResult(raw []byte) []Finding {
 	return t.output.validate(value, nil)
 }
 
+// HasProbe reports whether something can prove what became of the tool's effect.
+func (t *Tool) HasProbe() bool { return t.probe != nil }
+
 // ProbeStep is the read-only step that can prove what became of the effect of an
 // external tool. false: the tool has none.
 func (t *Tool) ProbeStep(ctx context.Context, v Vars) (Step, bool, error) {

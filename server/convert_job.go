@@ -89,6 +89,7 @@ func convertStop(s *jobs.StopRequest) *macexecv1.StopRequest {
 func convertAttempt(a jobs.Attempt) *macexecv1.Attempt {
 	out := &macexecv1.Attempt{
 		N: int32of(a.N), BegunAt: timestamp(a.BegunAt), BootSession: a.BootSession, Lost: a.Lost, EndedAt: timestamp(a.EndedAt),
+		Left: each(a.Left, func(pid int) int64 { return int64(pid) }),
 	}
 	if i := a.Intent; i != nil {
 		out.Intent = &macexecv1.Intent{

@@ -56,6 +56,7 @@ func TestWords(t *testing.T) {
 	same("host mode", words(jobs.Modes()), document.Words[macexecv1.HostMode]())
 	same("class", words(jobs.Classes()), document.Words[macexecv1.ErrorClass]())
 	same("user action", words(jobs.UserActions()), document.Words[macexecv1.UserAction]())
+	same("probe", words([]engine.ProbeAnswer{engine.ProbeHappened, engine.ProbeNotHappened, engine.ProbeNoAnswer}), document.Words[macexecv1.ProbeAnswer]())
 	same("verdict", []string{"syntax", "schema", "business"}, document.Words[macexecv1.Verdict]())
 }
 

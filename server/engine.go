@@ -29,6 +29,7 @@ type Engine interface {
 	Approve(ctx context.Context, c engine.Caller, id, bindingDigest, reason string) (*jobs.Job, error)
 	Deny(ctx context.Context, c engine.Caller, id, reason string) (*jobs.Job, error)
 	SumUsage(ctx context.Context, c engine.Caller, q jobs.UsageQuery) (jobs.UsagePage, error)
+	ProbeJob(ctx context.Context, c engine.Caller, id string) (engine.Probed, error)
 	Resolve(ctx context.Context, c engine.Caller, id string, to jobs.State, reason string) (*jobs.Job, error)
 
 	Upload(ctx context.Context, c engine.Caller, r engine.UploadRequest) (Upload, error)

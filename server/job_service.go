@@ -248,6 +248,16 @@ func (s *jobService) ResolveJob(ctx context.Context, req *macexecv1.ResolveJobRe
 	return &macexecv1.ResolveJobResponse{Job: convertJob(job)}, nil
 }
 
+func (s *jobService) ProbeJob(ctx context.Context, req *macexecv1.ProbeJobRequest) (*macexecv1.ProbeJobResponse, error) {
+	probed, err := s.server.engine.ProbeJob(ctx, caller(ctx), req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &macexecv1.ProbeJobResponse{
+		Job: convertJob(probed.Job), Answer: enum[macexecv1.ProbeAnswer](probed.Answer), Detail: probed.Detail,
+	}, nil
+}
+
 func (s *jobService) SumUsage(ctx context.Context, req *macexecv1.SumUsageRequest) (*macexecv1.SumUsageResponse, error) {
 	size, after, err := readPage(req)
 	if err != nil {

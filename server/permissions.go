@@ -35,6 +35,7 @@ func permissions() map[string]Role {
 		macexecv1.JobService_WaitJob_FullMethodName:     RoleViewer,
 		macexecv1.JobService_SumUsage_FullMethodName:    RoleViewer,
 		macexecv1.JobService_ResolveJob_FullMethodName:  RoleOperator,
+		macexecv1.JobService_ProbeJob_FullMethodName:    RoleOperator,
 
 		macexecv1.FileService_UploadFile_FullMethodName:   RoleCaller,
 		macexecv1.FileService_StatUpload_FullMethodName:   RoleCaller,

@@ -24,6 +24,7 @@ func (a *app) jobsCommand() *cobra.Command {
 		a.jobsApproveCommand(),
 		a.jobsDenyCommand(),
 		a.jobsResolveCommand(),
+		a.jobsProbeCommand(),
 		a.jobsRerunCommand(),
 		a.jobsArtifactsCommand(),
 		a.jobsUsageCommand(),

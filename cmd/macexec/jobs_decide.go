@@ -130,6 +130,33 @@ func (a *app) jobsResolveCommand() *cobra.Command {
 	return cmd
 }
 
+const probeHelp = `Ask the tool's own probe, a read-only command of its manifest, whether the effect of an
+unknown job happened. macexec asks it by itself when the job becomes unknown, and when
+the last process of a tool that outlived its keeper has ended; ask again when what the
+probe looks at was out of reach then.
+
+An answer settles the job: completed if it happened, failed if it did not and nothing
+lives that could still make it happen. Without an answer the job stays unknown, and the
+exit code is 6. Of a job that a person has resolved the answer is kept as evidence, and
+its state stays.`
+
+func (a *app) jobsProbeCommand() *cobra.Command {
+	cmd := a.talk("probe JOB", "Ask an unknown job's probe whether it happened", cobra.ExactArgs(1), func(ctx context.Context, c *client.Client, args []string) error {
+		resp, err := c.Jobs.ProbeJob(ctx, &macexecv1.ProbeJobRequest{Id: args[0]})
+		if err := a.decided(resp.GetJob(), err); err != nil {
+			return err
+		}
+		a.remarkf("%s", resp.GetDetail())
+		if resp.GetAnswer() == macexecv1.ProbeAnswer_PROBE_ANSWER_NO_ANSWER {
+			return ended(exitUnknown)
+		}
+		return nil
+	})
+	cmd.Long = probeHelp
+	cmd.ValidArgsFunction = one(a.completeJobs(macexecv1.JobState_JOB_STATE_UNKNOWN))
+	return cmd
+}
+
 // decided prints a job after somebody's word about it.
 func (a *app) decided(job *macexecv1.Job, err error) error {
 	if err != nil {

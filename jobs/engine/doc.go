@@ -13,6 +13,7 @@
 //	verify.go    exit code 0 alone proves nothing: outputs, digests, result
 //	publish.go   the only changes to projects: place, store the plan, carry it out
 //	probe.go     what a tool's own probe proves of an unknown job
+//	left.go      a tool that outlives its keeper is watched
 //	recover.go   what a new daemon concludes from what the old one left
 //	room.go      what goes on while the disk of the store is full
 //	control.go   cancel and resolve

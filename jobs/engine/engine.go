@@ -114,20 +114,26 @@ type Engine struct {
 
 	mu        sync.Mutex
 	live      map[string]*live         // jobs with a running attempt, by id
+	left      map[string]int           // attempts that are watched without a keeper, by job id; see left.go
 	wakeups   map[string]*wakeup       // by job id; see wakeAt
 	earlier   map[string]*schemas.Tool // manifests of before an upgrade, by digest
 	entropy   *ulid.MonotonicEntropy
 	lastMilli uint64
 }
 
-// IsTool reports whether a process is of a job that runs now. A tool is never a
-// caller: a face refuses such a peer.
+// IsTool reports whether a process is of a job that runs now, or of one whose keeper is
+// gone and that is watched. A tool is never a caller: a face refuses such a peer.
 func (e *Engine) IsTool(pid int) bool {
 	e.mu.Lock()
-	running := maps.Clone(e.live)
+	running := maps.Clone(e.left)
+	for id, l := range e.live {
+		if n := int(l.attempt.Load()); n > 0 {
+			running[id] = n
+		}
+	}
 	e.mu.Unlock()
-	for id, l := range running {
-		if n := int(l.attempt.Load()); n > 0 && e.exec.Belongs(id, n, pid) {
+	for id, n := range running {
+		if e.exec.Belongs(id, n, pid) {
 			return true
 		}
 	}
@@ -175,6 +181,7 @@ func New(o Options) (*Engine, error) {
 		stopped:     stopped,
 		leave:       leave,
 		live:        map[string]*live{},
+		left:        map[string]int{},
 		wakeups:     map[string]*wakeup{},
 		earlier:     map[string]*schemas.Tool{},
 		entropy:     ulid.Monotonic(rand.Reader, 0),

@@ -175,8 +175,9 @@ func (a *attempt) lost(found executor.Found, ended jobs.Ended, why string) error
 	if a.tool != nil && a.tool.OnUnknown != "" {
 		message += "; look at: " + a.tool.OnUnknown
 	}
-	return &over{why: why, alive: len(found.Alive) > 0, change: func(j *jobs.Job) error {
+	return &over{why: why, found: found, change: func(j *jobs.Job) error {
 		keepStart(j, found)
+		j.RecordLeft(pidsOf(found.Alive))
 		return j.End(out, evidence, message, a.e.now())
 	}}
 }
@@ -437,8 +438,12 @@ func (a *attempt) conclude(err error) (next func()) {
 	case jobs.StateQueued:
 		return e.waitAgain(job, a.delay(job))
 	case jobs.StateUnknown:
-		if a.tool != nil {
-			a.probe(e.stopped, o.alive)
+		if found := o.found; len(found.Alive) > 0 {
+			e.watchLeft(job, a.n, *found.Started)
+		}
+		if a.tool != nil && a.tool.HasProbe() {
+			a.job = job
+			a.probe(e.stopped, a.mayLive(o.found))
 		}
 	default:
 	}

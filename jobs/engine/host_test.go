@@ -33,6 +33,7 @@ type host struct {
 	clock    atomic.Pointer[func() time.Time] // nil: the system's
 	observer Observer                         // of the next engine
 	limit    Limits                           // of the next engine
+	boot     string                           // of the next engine
 }
 
 // owner is the one who asks in these tests.
@@ -45,7 +46,7 @@ func newHost(t testing.TB, manifests ...string) *host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(state) })
-	h := &host{t: t, state: state}
+	h := &host{t: t, state: state, boot: "boot"}
 	for i, text := range manifests {
 		h.write(filepath.Join("tools", fmt.Sprintf("tool%d.yaml", i)), text)
 	}
@@ -94,7 +95,7 @@ func (h *host) start() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	exec, err := executor.New(executor.Options{Root: filepath.Join(h.state, "jobs"), Keeper: []string{self, "keeper"}, BootSession: "boot"})
+	exec, err := executor.New(executor.Options{Root: filepath.Join(h.state, "jobs"), Keeper: []string{self, "keeper"}, BootSession: h.boot})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func (h *host) start() {
 	h.areas = append(h.areas, blobs)
 	h.Engine, err = New(Options{
 		Store: h.store, Registry: registry, Policy: policy.Default(), Executor: exec, Programs: resolver, Blobs: blobs,
-		Now: h.time, SecretKey: []byte(strings.Repeat("k", 32)), BootSession: "boot", Facts: HostInfo{StatePath: h.state},
+		Now: h.time, SecretKey: []byte(strings.Repeat("k", 32)), BootSession: h.boot, Facts: HostInfo{StatePath: h.state},
 		Observer: h.observer, Limits: h.limit,
 	})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 //	running, no intent stored   nothing was started: queued again
 //	running, plan stored        the plan is finished, not repeated
 //	running, intent stored      the keeper's records decide, under the lock
-//	unknown                     stays unknown, and keeps its locks
+//	unknown                     stays unknown, and keeps its locks; what it left is watched
 //
 // One whose run was cancelled is stopped, if the cancel had not come to that.
 // Nothing new starts before all locks are where they were, nor, of a store that may have
@@ -39,6 +39,7 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 			e.takeUp(job.ID)
 		case jobs.StateUnknown:
 			e.sched.keep(e.turnOf(ctx, job))
+			e.takeUpLeft(job)
 		default:
 			waiting = append(waiting, job)
 		}

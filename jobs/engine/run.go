@@ -41,7 +41,7 @@ type attempt struct {
 type over struct {
 	change func(*jobs.Job) error
 	why    string
-	alive  bool // processes of it still live
+	found  executor.Found // of a lost attempt
 }
 
 func (o *over) Error() string { return o.why }

@@ -89,7 +89,7 @@ func usageTests() []suiteTest {
 			}
 			mustUpdate(t, s, id, Resolve)
 			mustUpdate(t, s, id, func(j *jobs.Job) (jobs.Note, error) {
-				j.AddLateEvidence(jobs.Evidence{Kind: jobs.EvidenceProbe, At: Time()})
+				j.AddEvidence(jobs.Evidence{Kind: jobs.EvidenceProbe, At: Time()})
 				return jobs.Note{}, nil
 			})
 			wantSame(t, "rows", []jobs.UsageRow{{Name: "export_video", Since: first, Completed: 1}}, rows(t, s, jobs.UsageQuery{By: jobs.UsageByTool}))

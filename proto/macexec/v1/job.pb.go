@@ -610,6 +610,8 @@ const (
 	EvidenceKind_EVIDENCE_KIND_PERSON EvidenceKind = 7
 	// A decision that no start followed: denied, expired, void.
 	EvidenceKind_EVIDENCE_KIND_DECISION EvidenceKind = 8
+	// Nothing of a lost attempt lives any more; not how it ended.
+	EvidenceKind_EVIDENCE_KIND_TOOL_ENDED EvidenceKind = 9
 )
 
 // Enum value maps for EvidenceKind.
@@ -624,6 +626,7 @@ var (
 		6: "EVIDENCE_KIND_PROBE",
 		7: "EVIDENCE_KIND_PERSON",
 		8: "EVIDENCE_KIND_DECISION",
+		9: "EVIDENCE_KIND_TOOL_ENDED",
 	}
 	EvidenceKind_value = map[string]int32{
 		"EVIDENCE_KIND_UNSPECIFIED":   0,
@@ -635,6 +638,7 @@ var (
 		"EVIDENCE_KIND_PROBE":         6,
 		"EVIDENCE_KIND_PERSON":        7,
 		"EVIDENCE_KIND_DECISION":      8,
+		"EVIDENCE_KIND_TOOL_ENDED":    9,
 	}
 )
 
@@ -1850,7 +1854,10 @@ type Attempt struct {
 	// Why the attempt was given up, if it was.
 	Lost string `protobuf:"bytes,7,opt,name=lost,proto3" json:"lost,omitempty"`
 	// When it was over.
-	EndedAt       *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	EndedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// The processes of it that lived on when it was given up, because a tool with outside
+	// effects is not stopped then.
+	Left          []int64 `protobuf:"varint,9,rep,packed,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1937,6 +1944,13 @@ func (x *Attempt) GetLost() string {
 func (x *Attempt) GetEndedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.EndedAt
+	}
+	return nil
+}
+
+func (x *Attempt) GetLeft() []int64 {
+	if x != nil {
+		return x.Left
 	}
 	return nil
 }
@@ -2890,7 +2904,7 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\x04path\x18\x06 \x01(\tR\x04path\x12\x12\n" +
 	"\x04kept\x18\a \x01(\tR\x04kept\x12\x16\n" +
 	"\x06folder\x18\b \x01(\bR\x06folder\x12\x14\n" +
-	"\x05files\x18\t \x01(\x05R\x05files\"\xbd\x02\n" +
+	"\x05files\x18\t \x01(\x05R\x05files\"\xd1\x02\n" +
 	"\aAttempt\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x05R\x01n\x125\n" +
 	"\bbegun_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\abegunAt\x12!\n" +
@@ -2899,7 +2913,8 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\astarted\x18\x05 \x01(\v2\x13.macexec.v1.StartedR\astarted\x12$\n" +
 	"\x04exit\x18\x06 \x01(\v2\x10.macexec.v1.ExitR\x04exit\x12\x12\n" +
 	"\x04lost\x18\a \x01(\tR\x04lost\x125\n" +
-	"\bended_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\"\xbf\x01\n" +
+	"\bended_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x12\n" +
+	"\x04left\x18\t \x03(\x03R\x04left\"\xbf\x01\n" +
 	"\x06Intent\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x12\x1b\n" +
 	"\tenv_names\x18\x02 \x03(\tR\benvNames\x12/\n" +
@@ -3052,7 +3067,7 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\x0eWAIT_KIND_SLOT\x10\x02\x12\x12\n" +
 	"\x0eWAIT_KIND_LOCK\x10\x03\x12\x19\n" +
 	"\x15WAIT_KIND_HOST_PAUSED\x10\x04\x12\x1b\n" +
-	"\x17WAIT_KIND_HOST_RESTORED\x10\x05*\x94\x02\n" +
+	"\x17WAIT_KIND_HOST_RESTORED\x10\x05*\xb2\x02\n" +
 	"\fEvidenceKind\x12\x1d\n" +
 	"\x19EVIDENCE_KIND_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bEVIDENCE_KIND_NEVER_STARTED\x10\x01\x12\x1d\n" +
@@ -3062,7 +3077,8 @@ const file_macexec_v1_job_proto_rawDesc = "" +
 	"\x17EVIDENCE_KIND_PUBLISHED\x10\x05\x12\x17\n" +
 	"\x13EVIDENCE_KIND_PROBE\x10\x06\x12\x18\n" +
 	"\x14EVIDENCE_KIND_PERSON\x10\a\x12\x1a\n" +
-	"\x16EVIDENCE_KIND_DECISION\x10\b*w\n" +
+	"\x16EVIDENCE_KIND_DECISION\x10\b\x12\x1c\n" +
+	"\x18EVIDENCE_KIND_TOOL_ENDED\x10\t*w\n" +
 	"\vPublishVerb\x12\x1c\n" +
 	"\x18PUBLISH_VERB_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PUBLISH_VERB_CREATE\x10\x01\x12\x18\n" +

@@ -75,6 +75,63 @@ func (LogStream) EnumDescriptor() ([]byte, []int) {
 	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{0}
 }
 
+// ProbeAnswer is what a probe proves.
+type ProbeAnswer int32
+
+const (
+	// Not said.
+	ProbeAnswer_PROBE_ANSWER_UNSPECIFIED ProbeAnswer = 0
+	// The effect happened.
+	ProbeAnswer_PROBE_ANSWER_HAPPENED ProbeAnswer = 1
+	// The effect did not happen, and nothing lives that could still make it happen.
+	ProbeAnswer_PROBE_ANSWER_NOT_HAPPENED ProbeAnswer = 2
+	// The probe proves nothing.
+	ProbeAnswer_PROBE_ANSWER_NO_ANSWER ProbeAnswer = 3
+)
+
+// Enum value maps for ProbeAnswer.
+var (
+	ProbeAnswer_name = map[int32]string{
+		0: "PROBE_ANSWER_UNSPECIFIED",
+		1: "PROBE_ANSWER_HAPPENED",
+		2: "PROBE_ANSWER_NOT_HAPPENED",
+		3: "PROBE_ANSWER_NO_ANSWER",
+	}
+	ProbeAnswer_value = map[string]int32{
+		"PROBE_ANSWER_UNSPECIFIED":  0,
+		"PROBE_ANSWER_HAPPENED":     1,
+		"PROBE_ANSWER_NOT_HAPPENED": 2,
+		"PROBE_ANSWER_NO_ANSWER":    3,
+	}
+)
+
+func (x ProbeAnswer) Enum() *ProbeAnswer {
+	p := new(ProbeAnswer)
+	*p = x
+	return p
+}
+
+func (x ProbeAnswer) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ProbeAnswer) Descriptor() protoreflect.EnumDescriptor {
+	return file_macexec_v1_job_service_proto_enumTypes[1].Descriptor()
+}
+
+func (ProbeAnswer) Type() protoreflect.EnumType {
+	return &file_macexec_v1_job_service_proto_enumTypes[1]
+}
+
+func (x ProbeAnswer) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ProbeAnswer.Descriptor instead.
+func (ProbeAnswer) EnumDescriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{1}
+}
+
 // UsageBy says what usage is summed over.
 type UsageBy int32
 
@@ -116,11 +173,11 @@ func (x UsageBy) String() string {
 }
 
 func (UsageBy) Descriptor() protoreflect.EnumDescriptor {
-	return file_macexec_v1_job_service_proto_enumTypes[1].Descriptor()
+	return file_macexec_v1_job_service_proto_enumTypes[2].Descriptor()
 }
 
 func (UsageBy) Type() protoreflect.EnumType {
-	return &file_macexec_v1_job_service_proto_enumTypes[1]
+	return &file_macexec_v1_job_service_proto_enumTypes[2]
 }
 
 func (x UsageBy) Number() protoreflect.EnumNumber {
@@ -129,7 +186,7 @@ func (x UsageBy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use UsageBy.Descriptor instead.
 func (UsageBy) EnumDescriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{1}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{2}
 }
 
 // Request of JobService.SubmitJob.
@@ -2025,6 +2082,116 @@ func (x *ResolveJobResponse) GetJob() *Job {
 	return nil
 }
 
+// Request of JobService.ProbeJob.
+type ProbeJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The unknown job.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeJobRequest) Reset() {
+	*x = ProbeJobRequest{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeJobRequest) ProtoMessage() {}
+
+func (x *ProbeJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeJobRequest.ProtoReflect.Descriptor instead.
+func (*ProbeJobRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ProbeJobRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// Response of JobService.ProbeJob.
+type ProbeJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job as it is now.
+	Job *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// What the probe proves.
+	Answer ProbeAnswer `protobuf:"varint,2,opt,name=answer,proto3,enum=macexec.v1.ProbeAnswer" json:"answer,omitempty"`
+	// The same in words; for no answer, why there is none.
+	Detail        string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeJobResponse) Reset() {
+	*x = ProbeJobResponse{}
+	mi := &file_macexec_v1_job_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeJobResponse) ProtoMessage() {}
+
+func (x *ProbeJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_job_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeJobResponse.ProtoReflect.Descriptor instead.
+func (*ProbeJobResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ProbeJobResponse) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *ProbeJobResponse) GetAnswer() ProbeAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return ProbeAnswer_PROBE_ANSWER_UNSPECIFIED
+}
+
+func (x *ProbeJobResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 // Request of JobService.SumUsage.
 type SumUsageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2043,7 +2210,7 @@ type SumUsageRequest struct {
 
 func (x *SumUsageRequest) Reset() {
 	*x = SumUsageRequest{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[28]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2222,7 @@ func (x *SumUsageRequest) String() string {
 func (*SumUsageRequest) ProtoMessage() {}
 
 func (x *SumUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[28]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2235,7 @@ func (x *SumUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SumUsageRequest.ProtoReflect.Descriptor instead.
 func (*SumUsageRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{28}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SumUsageRequest) GetBy() UsageBy {
@@ -2112,7 +2279,7 @@ type SumUsageResponse struct {
 
 func (x *SumUsageResponse) Reset() {
 	*x = SumUsageResponse{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[29]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2291,7 @@ func (x *SumUsageResponse) String() string {
 func (*SumUsageResponse) ProtoMessage() {}
 
 func (x *SumUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[29]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2304,7 @@ func (x *SumUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SumUsageResponse.ProtoReflect.Descriptor instead.
 func (*SumUsageResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{29}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SumUsageResponse) GetRows() []*UsageRow {
@@ -2178,7 +2345,7 @@ type UsageRow struct {
 
 func (x *UsageRow) Reset() {
 	*x = UsageRow{}
-	mi := &file_macexec_v1_job_service_proto_msgTypes[30]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2357,7 @@ func (x *UsageRow) String() string {
 func (*UsageRow) ProtoMessage() {}
 
 func (x *UsageRow) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_job_service_proto_msgTypes[30]
+	mi := &file_macexec_v1_job_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2370,7 @@ func (x *UsageRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRow.ProtoReflect.Descriptor instead.
 func (*UsageRow) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{30}
+	return file_macexec_v1_job_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *UsageRow) GetName() string {
@@ -2399,7 +2566,13 @@ const file_macexec_v1_job_service_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\x0e2\x14.macexec.v1.JobStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"7\n" +
 	"\x12ResolveJobResponse\x12!\n" +
-	"\x03job\x18\x01 \x01(\v2\x0f.macexec.v1.JobR\x03job\"\xa4\x01\n" +
+	"\x03job\x18\x01 \x01(\v2\x0f.macexec.v1.JobR\x03job\"!\n" +
+	"\x0fProbeJobRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"~\n" +
+	"\x10ProbeJobResponse\x12!\n" +
+	"\x03job\x18\x01 \x01(\v2\x0f.macexec.v1.JobR\x03job\x12/\n" +
+	"\x06answer\x18\x02 \x01(\x0e2\x17.macexec.v1.ProbeAnswerR\x06answer\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xa4\x01\n" +
 	"\x0fSumUsageRequest\x12#\n" +
 	"\x02by\x18\x01 \x01(\x0e2\x13.macexec.v1.UsageByR\x02by\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1b\n" +
@@ -2420,12 +2593,17 @@ const file_macexec_v1_job_service_proto_rawDesc = "" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x02*`\n" +
+	"\x11LOG_STREAM_STDERR\x10\x02*\x81\x01\n" +
+	"\vProbeAnswer\x12\x1c\n" +
+	"\x18PROBE_ANSWER_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15PROBE_ANSWER_HAPPENED\x10\x01\x12\x1d\n" +
+	"\x19PROBE_ANSWER_NOT_HAPPENED\x10\x02\x12\x1a\n" +
+	"\x16PROBE_ANSWER_NO_ANSWER\x10\x03*`\n" +
 	"\aUsageBy\x12\x18\n" +
 	"\x14USAGE_BY_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fUSAGE_BY_RUN\x10\x01\x12\x16\n" +
 	"\x12USAGE_BY_PRINCIPAL\x10\x02\x12\x11\n" +
-	"\rUSAGE_BY_TOOL\x10\x032\x8a\b\n" +
+	"\rUSAGE_BY_TOOL\x10\x032\xd1\b\n" +
 	"\n" +
 	"JobService\x12H\n" +
 	"\tSubmitJob\x12\x1c.macexec.v1.SubmitJobRequest\x1a\x1d.macexec.v1.SubmitJobResponse\x12?\n" +
@@ -2443,6 +2621,7 @@ const file_macexec_v1_job_service_proto_rawDesc = "" +
 	"\aDenyJob\x12\x1a.macexec.v1.DenyJobRequest\x1a\x1b.macexec.v1.DenyJobResponse\x12K\n" +
 	"\n" +
 	"ResolveJob\x12\x1d.macexec.v1.ResolveJobRequest\x1a\x1e.macexec.v1.ResolveJobResponse\x12E\n" +
+	"\bProbeJob\x12\x1b.macexec.v1.ProbeJobRequest\x1a\x1c.macexec.v1.ProbeJobResponse\x12E\n" +
 	"\bSumUsage\x12\x1b.macexec.v1.SumUsageRequest\x1a\x1c.macexec.v1.SumUsageResponseB7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
 
 var (
@@ -2457,125 +2636,132 @@ func file_macexec_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_macexec_v1_job_service_proto_rawDescData
 }
 
-var file_macexec_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_macexec_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_macexec_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_macexec_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_macexec_v1_job_service_proto_goTypes = []any{
 	(LogStream)(0),                // 0: macexec.v1.LogStream
-	(UsageBy)(0),                  // 1: macexec.v1.UsageBy
-	(*SubmitJobRequest)(nil),      // 2: macexec.v1.SubmitJobRequest
-	(*SubmitJobResponse)(nil),     // 3: macexec.v1.SubmitJobResponse
-	(*GetJobRequest)(nil),         // 4: macexec.v1.GetJobRequest
-	(*GetJobResponse)(nil),        // 5: macexec.v1.GetJobResponse
-	(*LookupKeyRequest)(nil),      // 6: macexec.v1.LookupKeyRequest
-	(*LookupKeyResponse)(nil),     // 7: macexec.v1.LookupKeyResponse
-	(*FenceKeyRequest)(nil),       // 8: macexec.v1.FenceKeyRequest
-	(*FenceKeyResponse)(nil),      // 9: macexec.v1.FenceKeyResponse
-	(*WaitJobRequest)(nil),        // 10: macexec.v1.WaitJobRequest
-	(*WaitJobResponse)(nil),       // 11: macexec.v1.WaitJobResponse
-	(*ListJobsRequest)(nil),       // 12: macexec.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),      // 13: macexec.v1.ListJobsResponse
-	(*WatchJobsRequest)(nil),      // 14: macexec.v1.WatchJobsRequest
-	(*WatchJobsResponse)(nil),     // 15: macexec.v1.WatchJobsResponse
-	(*Event)(nil),                 // 16: macexec.v1.Event
-	(*ReadJobLogsRequest)(nil),    // 17: macexec.v1.ReadJobLogsRequest
-	(*ReadJobLogsResponse)(nil),   // 18: macexec.v1.ReadJobLogsResponse
-	(*LogChunk)(nil),              // 19: macexec.v1.LogChunk
-	(*CancelJobRequest)(nil),      // 20: macexec.v1.CancelJobRequest
-	(*CancelJobResponse)(nil),     // 21: macexec.v1.CancelJobResponse
-	(*CancelRunRequest)(nil),      // 22: macexec.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),     // 23: macexec.v1.CancelRunResponse
-	(*ApproveJobRequest)(nil),     // 24: macexec.v1.ApproveJobRequest
-	(*ApproveJobResponse)(nil),    // 25: macexec.v1.ApproveJobResponse
-	(*DenyJobRequest)(nil),        // 26: macexec.v1.DenyJobRequest
-	(*DenyJobResponse)(nil),       // 27: macexec.v1.DenyJobResponse
-	(*ResolveJobRequest)(nil),     // 28: macexec.v1.ResolveJobRequest
-	(*ResolveJobResponse)(nil),    // 29: macexec.v1.ResolveJobResponse
-	(*SumUsageRequest)(nil),       // 30: macexec.v1.SumUsageRequest
-	(*SumUsageResponse)(nil),      // 31: macexec.v1.SumUsageResponse
-	(*UsageRow)(nil),              // 32: macexec.v1.UsageRow
-	nil,                           // 33: macexec.v1.ListJobsRequest.LabelsEntry
-	nil,                           // 34: macexec.v1.ListJobsResponse.DamagedEntry
-	nil,                           // 35: macexec.v1.WatchJobsRequest.LabelsEntry
-	(Purpose)(0),                  // 36: macexec.v1.Purpose
-	(*Options)(nil),               // 37: macexec.v1.Options
-	(*CallContext)(nil),           // 38: macexec.v1.CallContext
-	(*Job)(nil),                   // 39: macexec.v1.Job
-	(*KeyRecord)(nil),             // 40: macexec.v1.KeyRecord
-	(JobState)(0),                 // 41: macexec.v1.JobState
-	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
-	(*Entry)(nil),                 // 43: macexec.v1.Entry
-	(*Progress)(nil),              // 44: macexec.v1.Progress
-	(*Usage)(nil),                 // 45: macexec.v1.Usage
+	(ProbeAnswer)(0),              // 1: macexec.v1.ProbeAnswer
+	(UsageBy)(0),                  // 2: macexec.v1.UsageBy
+	(*SubmitJobRequest)(nil),      // 3: macexec.v1.SubmitJobRequest
+	(*SubmitJobResponse)(nil),     // 4: macexec.v1.SubmitJobResponse
+	(*GetJobRequest)(nil),         // 5: macexec.v1.GetJobRequest
+	(*GetJobResponse)(nil),        // 6: macexec.v1.GetJobResponse
+	(*LookupKeyRequest)(nil),      // 7: macexec.v1.LookupKeyRequest
+	(*LookupKeyResponse)(nil),     // 8: macexec.v1.LookupKeyResponse
+	(*FenceKeyRequest)(nil),       // 9: macexec.v1.FenceKeyRequest
+	(*FenceKeyResponse)(nil),      // 10: macexec.v1.FenceKeyResponse
+	(*WaitJobRequest)(nil),        // 11: macexec.v1.WaitJobRequest
+	(*WaitJobResponse)(nil),       // 12: macexec.v1.WaitJobResponse
+	(*ListJobsRequest)(nil),       // 13: macexec.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 14: macexec.v1.ListJobsResponse
+	(*WatchJobsRequest)(nil),      // 15: macexec.v1.WatchJobsRequest
+	(*WatchJobsResponse)(nil),     // 16: macexec.v1.WatchJobsResponse
+	(*Event)(nil),                 // 17: macexec.v1.Event
+	(*ReadJobLogsRequest)(nil),    // 18: macexec.v1.ReadJobLogsRequest
+	(*ReadJobLogsResponse)(nil),   // 19: macexec.v1.ReadJobLogsResponse
+	(*LogChunk)(nil),              // 20: macexec.v1.LogChunk
+	(*CancelJobRequest)(nil),      // 21: macexec.v1.CancelJobRequest
+	(*CancelJobResponse)(nil),     // 22: macexec.v1.CancelJobResponse
+	(*CancelRunRequest)(nil),      // 23: macexec.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),     // 24: macexec.v1.CancelRunResponse
+	(*ApproveJobRequest)(nil),     // 25: macexec.v1.ApproveJobRequest
+	(*ApproveJobResponse)(nil),    // 26: macexec.v1.ApproveJobResponse
+	(*DenyJobRequest)(nil),        // 27: macexec.v1.DenyJobRequest
+	(*DenyJobResponse)(nil),       // 28: macexec.v1.DenyJobResponse
+	(*ResolveJobRequest)(nil),     // 29: macexec.v1.ResolveJobRequest
+	(*ResolveJobResponse)(nil),    // 30: macexec.v1.ResolveJobResponse
+	(*ProbeJobRequest)(nil),       // 31: macexec.v1.ProbeJobRequest
+	(*ProbeJobResponse)(nil),      // 32: macexec.v1.ProbeJobResponse
+	(*SumUsageRequest)(nil),       // 33: macexec.v1.SumUsageRequest
+	(*SumUsageResponse)(nil),      // 34: macexec.v1.SumUsageResponse
+	(*UsageRow)(nil),              // 35: macexec.v1.UsageRow
+	nil,                           // 36: macexec.v1.ListJobsRequest.LabelsEntry
+	nil,                           // 37: macexec.v1.ListJobsResponse.DamagedEntry
+	nil,                           // 38: macexec.v1.WatchJobsRequest.LabelsEntry
+	(Purpose)(0),                  // 39: macexec.v1.Purpose
+	(*Options)(nil),               // 40: macexec.v1.Options
+	(*CallContext)(nil),           // 41: macexec.v1.CallContext
+	(*Job)(nil),                   // 42: macexec.v1.Job
+	(*KeyRecord)(nil),             // 43: macexec.v1.KeyRecord
+	(JobState)(0),                 // 44: macexec.v1.JobState
+	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
+	(*Entry)(nil),                 // 46: macexec.v1.Entry
+	(*Progress)(nil),              // 47: macexec.v1.Progress
+	(*Usage)(nil),                 // 48: macexec.v1.Usage
 }
 var file_macexec_v1_job_service_proto_depIdxs = []int32{
-	36, // 0: macexec.v1.SubmitJobRequest.purpose:type_name -> macexec.v1.Purpose
-	37, // 1: macexec.v1.SubmitJobRequest.options:type_name -> macexec.v1.Options
-	38, // 2: macexec.v1.SubmitJobRequest.context:type_name -> macexec.v1.CallContext
-	39, // 3: macexec.v1.SubmitJobResponse.job:type_name -> macexec.v1.Job
-	38, // 4: macexec.v1.SubmitJobResponse.context:type_name -> macexec.v1.CallContext
-	39, // 5: macexec.v1.GetJobResponse.job:type_name -> macexec.v1.Job
-	40, // 6: macexec.v1.LookupKeyResponse.record:type_name -> macexec.v1.KeyRecord
-	40, // 7: macexec.v1.FenceKeyResponse.record:type_name -> macexec.v1.KeyRecord
-	39, // 8: macexec.v1.WaitJobResponse.job:type_name -> macexec.v1.Job
-	41, // 9: macexec.v1.ListJobsRequest.states:type_name -> macexec.v1.JobState
-	42, // 10: macexec.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
-	33, // 11: macexec.v1.ListJobsRequest.labels:type_name -> macexec.v1.ListJobsRequest.LabelsEntry
-	42, // 12: macexec.v1.ListJobsRequest.until:type_name -> google.protobuf.Timestamp
-	39, // 13: macexec.v1.ListJobsResponse.jobs:type_name -> macexec.v1.Job
-	34, // 14: macexec.v1.ListJobsResponse.damaged:type_name -> macexec.v1.ListJobsResponse.DamagedEntry
-	35, // 15: macexec.v1.WatchJobsRequest.labels:type_name -> macexec.v1.WatchJobsRequest.LabelsEntry
-	41, // 16: macexec.v1.WatchJobsRequest.states:type_name -> macexec.v1.JobState
-	16, // 17: macexec.v1.WatchJobsResponse.event:type_name -> macexec.v1.Event
-	43, // 18: macexec.v1.Event.entry:type_name -> macexec.v1.Entry
-	39, // 19: macexec.v1.Event.job:type_name -> macexec.v1.Job
-	44, // 20: macexec.v1.Event.progress:type_name -> macexec.v1.Progress
-	19, // 21: macexec.v1.ReadJobLogsResponse.chunk:type_name -> macexec.v1.LogChunk
+	39, // 0: macexec.v1.SubmitJobRequest.purpose:type_name -> macexec.v1.Purpose
+	40, // 1: macexec.v1.SubmitJobRequest.options:type_name -> macexec.v1.Options
+	41, // 2: macexec.v1.SubmitJobRequest.context:type_name -> macexec.v1.CallContext
+	42, // 3: macexec.v1.SubmitJobResponse.job:type_name -> macexec.v1.Job
+	41, // 4: macexec.v1.SubmitJobResponse.context:type_name -> macexec.v1.CallContext
+	42, // 5: macexec.v1.GetJobResponse.job:type_name -> macexec.v1.Job
+	43, // 6: macexec.v1.LookupKeyResponse.record:type_name -> macexec.v1.KeyRecord
+	43, // 7: macexec.v1.FenceKeyResponse.record:type_name -> macexec.v1.KeyRecord
+	42, // 8: macexec.v1.WaitJobResponse.job:type_name -> macexec.v1.Job
+	44, // 9: macexec.v1.ListJobsRequest.states:type_name -> macexec.v1.JobState
+	45, // 10: macexec.v1.ListJobsRequest.since:type_name -> google.protobuf.Timestamp
+	36, // 11: macexec.v1.ListJobsRequest.labels:type_name -> macexec.v1.ListJobsRequest.LabelsEntry
+	45, // 12: macexec.v1.ListJobsRequest.until:type_name -> google.protobuf.Timestamp
+	42, // 13: macexec.v1.ListJobsResponse.jobs:type_name -> macexec.v1.Job
+	37, // 14: macexec.v1.ListJobsResponse.damaged:type_name -> macexec.v1.ListJobsResponse.DamagedEntry
+	38, // 15: macexec.v1.WatchJobsRequest.labels:type_name -> macexec.v1.WatchJobsRequest.LabelsEntry
+	44, // 16: macexec.v1.WatchJobsRequest.states:type_name -> macexec.v1.JobState
+	17, // 17: macexec.v1.WatchJobsResponse.event:type_name -> macexec.v1.Event
+	46, // 18: macexec.v1.Event.entry:type_name -> macexec.v1.Entry
+	42, // 19: macexec.v1.Event.job:type_name -> macexec.v1.Job
+	47, // 20: macexec.v1.Event.progress:type_name -> macexec.v1.Progress
+	20, // 21: macexec.v1.ReadJobLogsResponse.chunk:type_name -> macexec.v1.LogChunk
 	0,  // 22: macexec.v1.LogChunk.stream:type_name -> macexec.v1.LogStream
-	42, // 23: macexec.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
-	39, // 24: macexec.v1.CancelJobResponse.job:type_name -> macexec.v1.Job
-	39, // 25: macexec.v1.ApproveJobResponse.job:type_name -> macexec.v1.Job
-	39, // 26: macexec.v1.DenyJobResponse.job:type_name -> macexec.v1.Job
-	41, // 27: macexec.v1.ResolveJobRequest.state:type_name -> macexec.v1.JobState
-	39, // 28: macexec.v1.ResolveJobResponse.job:type_name -> macexec.v1.Job
-	1,  // 29: macexec.v1.SumUsageRequest.by:type_name -> macexec.v1.UsageBy
-	42, // 30: macexec.v1.SumUsageRequest.since:type_name -> google.protobuf.Timestamp
-	32, // 31: macexec.v1.SumUsageResponse.rows:type_name -> macexec.v1.UsageRow
-	1,  // 32: macexec.v1.UsageRow.by:type_name -> macexec.v1.UsageBy
-	45, // 33: macexec.v1.UsageRow.usage:type_name -> macexec.v1.Usage
-	42, // 34: macexec.v1.UsageRow.since:type_name -> google.protobuf.Timestamp
-	2,  // 35: macexec.v1.JobService.SubmitJob:input_type -> macexec.v1.SubmitJobRequest
-	4,  // 36: macexec.v1.JobService.GetJob:input_type -> macexec.v1.GetJobRequest
-	6,  // 37: macexec.v1.JobService.LookupKey:input_type -> macexec.v1.LookupKeyRequest
-	8,  // 38: macexec.v1.JobService.FenceKey:input_type -> macexec.v1.FenceKeyRequest
-	10, // 39: macexec.v1.JobService.WaitJob:input_type -> macexec.v1.WaitJobRequest
-	12, // 40: macexec.v1.JobService.ListJobs:input_type -> macexec.v1.ListJobsRequest
-	14, // 41: macexec.v1.JobService.WatchJobs:input_type -> macexec.v1.WatchJobsRequest
-	17, // 42: macexec.v1.JobService.ReadJobLogs:input_type -> macexec.v1.ReadJobLogsRequest
-	20, // 43: macexec.v1.JobService.CancelJob:input_type -> macexec.v1.CancelJobRequest
-	22, // 44: macexec.v1.JobService.CancelRun:input_type -> macexec.v1.CancelRunRequest
-	24, // 45: macexec.v1.JobService.ApproveJob:input_type -> macexec.v1.ApproveJobRequest
-	26, // 46: macexec.v1.JobService.DenyJob:input_type -> macexec.v1.DenyJobRequest
-	28, // 47: macexec.v1.JobService.ResolveJob:input_type -> macexec.v1.ResolveJobRequest
-	30, // 48: macexec.v1.JobService.SumUsage:input_type -> macexec.v1.SumUsageRequest
-	3,  // 49: macexec.v1.JobService.SubmitJob:output_type -> macexec.v1.SubmitJobResponse
-	5,  // 50: macexec.v1.JobService.GetJob:output_type -> macexec.v1.GetJobResponse
-	7,  // 51: macexec.v1.JobService.LookupKey:output_type -> macexec.v1.LookupKeyResponse
-	9,  // 52: macexec.v1.JobService.FenceKey:output_type -> macexec.v1.FenceKeyResponse
-	11, // 53: macexec.v1.JobService.WaitJob:output_type -> macexec.v1.WaitJobResponse
-	13, // 54: macexec.v1.JobService.ListJobs:output_type -> macexec.v1.ListJobsResponse
-	15, // 55: macexec.v1.JobService.WatchJobs:output_type -> macexec.v1.WatchJobsResponse
-	18, // 56: macexec.v1.JobService.ReadJobLogs:output_type -> macexec.v1.ReadJobLogsResponse
-	21, // 57: macexec.v1.JobService.CancelJob:output_type -> macexec.v1.CancelJobResponse
-	23, // 58: macexec.v1.JobService.CancelRun:output_type -> macexec.v1.CancelRunResponse
-	25, // 59: macexec.v1.JobService.ApproveJob:output_type -> macexec.v1.ApproveJobResponse
-	27, // 60: macexec.v1.JobService.DenyJob:output_type -> macexec.v1.DenyJobResponse
-	29, // 61: macexec.v1.JobService.ResolveJob:output_type -> macexec.v1.ResolveJobResponse
-	31, // 62: macexec.v1.JobService.SumUsage:output_type -> macexec.v1.SumUsageResponse
-	49, // [49:63] is the sub-list for method output_type
-	35, // [35:49] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	45, // 23: macexec.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
+	42, // 24: macexec.v1.CancelJobResponse.job:type_name -> macexec.v1.Job
+	42, // 25: macexec.v1.ApproveJobResponse.job:type_name -> macexec.v1.Job
+	42, // 26: macexec.v1.DenyJobResponse.job:type_name -> macexec.v1.Job
+	44, // 27: macexec.v1.ResolveJobRequest.state:type_name -> macexec.v1.JobState
+	42, // 28: macexec.v1.ResolveJobResponse.job:type_name -> macexec.v1.Job
+	42, // 29: macexec.v1.ProbeJobResponse.job:type_name -> macexec.v1.Job
+	1,  // 30: macexec.v1.ProbeJobResponse.answer:type_name -> macexec.v1.ProbeAnswer
+	2,  // 31: macexec.v1.SumUsageRequest.by:type_name -> macexec.v1.UsageBy
+	45, // 32: macexec.v1.SumUsageRequest.since:type_name -> google.protobuf.Timestamp
+	35, // 33: macexec.v1.SumUsageResponse.rows:type_name -> macexec.v1.UsageRow
+	2,  // 34: macexec.v1.UsageRow.by:type_name -> macexec.v1.UsageBy
+	48, // 35: macexec.v1.UsageRow.usage:type_name -> macexec.v1.Usage
+	45, // 36: macexec.v1.UsageRow.since:type_name -> google.protobuf.Timestamp
+	3,  // 37: macexec.v1.JobService.SubmitJob:input_type -> macexec.v1.SubmitJobRequest
+	5,  // 38: macexec.v1.JobService.GetJob:input_type -> macexec.v1.GetJobRequest
+	7,  // 39: macexec.v1.JobService.LookupKey:input_type -> macexec.v1.LookupKeyRequest
+	9,  // 40: macexec.v1.JobService.FenceKey:input_type -> macexec.v1.FenceKeyRequest
+	11, // 41: macexec.v1.JobService.WaitJob:input_type -> macexec.v1.WaitJobRequest
+	13, // 42: macexec.v1.JobService.ListJobs:input_type -> macexec.v1.ListJobsRequest
+	15, // 43: macexec.v1.JobService.WatchJobs:input_type -> macexec.v1.WatchJobsRequest
+	18, // 44: macexec.v1.JobService.ReadJobLogs:input_type -> macexec.v1.ReadJobLogsRequest
+	21, // 45: macexec.v1.JobService.CancelJob:input_type -> macexec.v1.CancelJobRequest
+	23, // 46: macexec.v1.JobService.CancelRun:input_type -> macexec.v1.CancelRunRequest
+	25, // 47: macexec.v1.JobService.ApproveJob:input_type -> macexec.v1.ApproveJobRequest
+	27, // 48: macexec.v1.JobService.DenyJob:input_type -> macexec.v1.DenyJobRequest
+	29, // 49: macexec.v1.JobService.ResolveJob:input_type -> macexec.v1.ResolveJobRequest
+	31, // 50: macexec.v1.JobService.ProbeJob:input_type -> macexec.v1.ProbeJobRequest
+	33, // 51: macexec.v1.JobService.SumUsage:input_type -> macexec.v1.SumUsageRequest
+	4,  // 52: macexec.v1.JobService.SubmitJob:output_type -> macexec.v1.SubmitJobResponse
+	6,  // 53: macexec.v1.JobService.GetJob:output_type -> macexec.v1.GetJobResponse
+	8,  // 54: macexec.v1.JobService.LookupKey:output_type -> macexec.v1.LookupKeyResponse
+	10, // 55: macexec.v1.JobService.FenceKey:output_type -> macexec.v1.FenceKeyResponse
+	12, // 56: macexec.v1.JobService.WaitJob:output_type -> macexec.v1.WaitJobResponse
+	14, // 57: macexec.v1.JobService.ListJobs:output_type -> macexec.v1.ListJobsResponse
+	16, // 58: macexec.v1.JobService.WatchJobs:output_type -> macexec.v1.WatchJobsResponse
+	19, // 59: macexec.v1.JobService.ReadJobLogs:output_type -> macexec.v1.ReadJobLogsResponse
+	22, // 60: macexec.v1.JobService.CancelJob:output_type -> macexec.v1.CancelJobResponse
+	24, // 61: macexec.v1.JobService.CancelRun:output_type -> macexec.v1.CancelRunResponse
+	26, // 62: macexec.v1.JobService.ApproveJob:output_type -> macexec.v1.ApproveJobResponse
+	28, // 63: macexec.v1.JobService.DenyJob:output_type -> macexec.v1.DenyJobResponse
+	30, // 64: macexec.v1.JobService.ResolveJob:output_type -> macexec.v1.ResolveJobResponse
+	32, // 65: macexec.v1.JobService.ProbeJob:output_type -> macexec.v1.ProbeJobResponse
+	34, // 66: macexec.v1.JobService.SumUsage:output_type -> macexec.v1.SumUsageResponse
+	52, // [52:67] is the sub-list for method output_type
+	37, // [37:52] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_macexec_v1_job_service_proto_init() }
@@ -2591,8 +2777,8 @@ func file_macexec_v1_job_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_macexec_v1_job_service_proto_rawDesc), len(file_macexec_v1_job_service_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   34,
+			NumEnums:      3,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

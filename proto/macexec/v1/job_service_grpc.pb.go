@@ -32,6 +32,7 @@ const (
 	JobService_ApproveJob_FullMethodName  = "/macexec.v1.JobService/ApproveJob"
 	JobService_DenyJob_FullMethodName     = "/macexec.v1.JobService/DenyJob"
 	JobService_ResolveJob_FullMethodName  = "/macexec.v1.JobService/ResolveJob"
+	JobService_ProbeJob_FullMethodName    = "/macexec.v1.JobService/ProbeJob"
 	JobService_SumUsage_FullMethodName    = "/macexec.v1.JobService/SumUsage"
 )
 
@@ -113,6 +114,11 @@ type JobServiceClient interface {
 	// ResolveJob says, in the caller's name, how an unknown job ended. Errors:
 	// JOB_NOT_FOUND, JOB_STATE_CONFLICT, REQUEST_INVALID, NOT_AUTHORIZED.
 	ResolveJob(ctx context.Context, in *ResolveJobRequest, opts ...grpc.CallOption) (*ResolveJobResponse, error)
+	// ProbeJob asks the tool's own probe, a read-only command, whether the effect of an
+	// unknown job happened. An answer settles the job; of a job that a person has resolved
+	// it is kept as evidence. Errors: JOB_NOT_FOUND, JOB_STATE_CONFLICT (the job is
+	// neither, or its tool has no probe), DISK_FULL, NOT_AUTHORIZED.
+	ProbeJob(ctx context.Context, in *ProbeJobRequest, opts ...grpc.CallOption) (*ProbeJobResponse, error)
 	// SumUsage says what jobs cost, by run, principal or tool, also of jobs whose
 	// records are pruned. Errors: REQUEST_INVALID.
 	SumUsage(ctx context.Context, in *SumUsageRequest, opts ...grpc.CallOption) (*SumUsageResponse, error)
@@ -274,6 +280,16 @@ func (c *jobServiceClient) ResolveJob(ctx context.Context, in *ResolveJobRequest
 	return out, nil
 }
 
+func (c *jobServiceClient) ProbeJob(ctx context.Context, in *ProbeJobRequest, opts ...grpc.CallOption) (*ProbeJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ProbeJobResponse)
+	err := c.cc.Invoke(ctx, JobService_ProbeJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *jobServiceClient) SumUsage(ctx context.Context, in *SumUsageRequest, opts ...grpc.CallOption) (*SumUsageResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SumUsageResponse)
@@ -362,6 +378,11 @@ type JobServiceServer interface {
 	// ResolveJob says, in the caller's name, how an unknown job ended. Errors:
 	// JOB_NOT_FOUND, JOB_STATE_CONFLICT, REQUEST_INVALID, NOT_AUTHORIZED.
 	ResolveJob(context.Context, *ResolveJobRequest) (*ResolveJobResponse, error)
+	// ProbeJob asks the tool's own probe, a read-only command, whether the effect of an
+	// unknown job happened. An answer settles the job; of a job that a person has resolved
+	// it is kept as evidence. Errors: JOB_NOT_FOUND, JOB_STATE_CONFLICT (the job is
+	// neither, or its tool has no probe), DISK_FULL, NOT_AUTHORIZED.
+	ProbeJob(context.Context, *ProbeJobRequest) (*ProbeJobResponse, error)
 	// SumUsage says what jobs cost, by run, principal or tool, also of jobs whose
 	// records are pruned. Errors: REQUEST_INVALID.
 	SumUsage(context.Context, *SumUsageRequest) (*SumUsageResponse, error)
@@ -413,6 +434,9 @@ func (UnimplementedJobServiceServer) DenyJob(context.Context, *DenyJobRequest) (
 }
 func (UnimplementedJobServiceServer) ResolveJob(context.Context, *ResolveJobRequest) (*ResolveJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResolveJob not implemented")
+}
+func (UnimplementedJobServiceServer) ProbeJob(context.Context, *ProbeJobRequest) (*ProbeJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ProbeJob not implemented")
 }
 func (UnimplementedJobServiceServer) SumUsage(context.Context, *SumUsageRequest) (*SumUsageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SumUsage not implemented")
@@ -658,6 +682,24 @@ func _JobService_ResolveJob_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JobService_ProbeJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ProbeJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).ProbeJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_ProbeJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).ProbeJob(ctx, req.(*ProbeJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _JobService_SumUsage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SumUsageRequest)
 	if err := dec(in); err != nil {
@@ -726,6 +768,10 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResolveJob",
 			Handler:    _JobService_ResolveJob_Handler,
+		},
+		{
+			MethodName: "ProbeJob",
+			Handler:    _JobService_ProbeJob_Handler,
 		},
 		{
 			MethodName: "SumUsage",
