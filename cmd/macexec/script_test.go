@@ -284,6 +284,8 @@ func documentOf(args []string) string {
 			return "store_adoption"
 		case "confirm":
 			return "store_confirmation"
+		case "compact":
+			return "store_compaction"
 		}
 		return "store"
 	default:

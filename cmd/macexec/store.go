@@ -19,7 +19,7 @@ const storeName = "store.db"
 
 func (a *app) storeCommand() *cobra.Command {
 	return group("store", "Look after the store", a.storeCheckCommand(), a.storeBackupCommand(), a.storeRestoreCommand(),
-		a.storeAdoptCommand(), a.storeConfirmCommand())
+		a.storeAdoptCommand(), a.storeConfirmCommand(), a.storeCompactCommand())
 }
 
 const storeCheckHelp = `Read the whole store of a stopped daemon, or the copy in FILE, and list what is wrong.

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"go.etcd.io/bbolt"
+
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
@@ -135,6 +137,58 @@ func TestG13_KilledRestoreLosesNothing(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(d.state, ".store.db.*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+}
+
+// G13, B09: a store that is compacted is smaller and has everything. A compaction that
+// is killed at any moment leaves it as it was, and nothing behind once another is done.
+func TestB09_KilledCompactionLosesNothing(t *testing.T) {
+	t.Parallel()
+	d, l := startDaemon(t), newLedgers(t)
+	id := d.submit(call("k", "ledger_none", l.args("a"))).GetId()
+	d.wait(id, completed)
+	d.end(syscall.SIGTERM)
+	path := filepath.Join(d.state, "store.db")
+	rows := func(change func(*bbolt.Bucket, []byte) error, every int) {
+		t.Helper()
+		d.editStore("manifests", func(b *bbolt.Bucket) error {
+			for n := 0; n < 4000; n += every {
+				if err := change(b, fmt.Appendf(nil, "%064x", n)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	rows(func(b *bbolt.Bucket, key []byte) error { return b.Put(key, make([]byte, 8<<10)) }, 1)
+	rows(func(b *bbolt.Bucket, key []byte) error { return b.Delete(key) }, 2)
+	before := len(readFile(t, path))
+	killed := 0
+	for n := 0; ; n += 1 + n/3 {
+		if d.killAfterFiles(n, "store", "compact") {
+			break
+		}
+		killed++
+		if code, output := d.macexec("store", "check"); code != 0 {
+			t.Fatalf("killed after %d changes: exit code %d: %s", n, code, output)
+		}
+	}
+	code, output := d.macexec("store", "compact")
+	if after := len(readFile(t, path)); code != 0 || after > before*2/3 {
+		t.Errorf("exit code %d, from %d bytes to %d: %s", code, before, after, output)
+	}
+	if left, err := filepath.Glob(filepath.Join(d.state, ".store.db.*")); err != nil || len(left) > 0 || killed == 0 {
+		t.Errorf("left behind after %d kills: %v, %v", killed, left, err)
+	}
+	d.editStore("manifests", func(b *bbolt.Bucket) error {
+		for n := range 4000 {
+			if value := b.Get(fmt.Appendf(nil, "%064x", n)); (len(value) == 8<<10) != (n%2 == 1) {
+				t.Errorf("row %d has %d bytes", n, len(value))
+			}
+		}
+		return nil
+	})
+	d.start()
+	d.get(id)
 }
 
 // readFile returns what is in a file.
