@@ -29,7 +29,7 @@ demo: programs build ## Run the main job on real input, from nothing, in seconds
 	bin/macexec demo
 
 .PHONY: for-tests
-for-tests: ## Install what the tests need besides: a C compiler, ssh and sshd, node with npm
+for-tests: ## Install what the tests need besides: a C compiler, ssh and sshd, strace, node with npm
 	@scripts/install-programs for-tests
 	@$(MAKE) --silent $(EXAMPLE)/node_modules/.package-lock.json
 

@@ -85,6 +85,10 @@ type Attempt struct {
 	ended chan struct{}
 	// err is why there is no keeper; Start answers it.
 	err error
+	// safe is closed when the names of the attempt's folders are on the disk, or
+	// cannot be brought there: unsafe.
+	safe   chan struct{}
+	unsafe error
 }
 
 // Prepare makes the folders of an attempt, takes its lock and starts its keeper. An attempt that was
@@ -117,8 +121,35 @@ func (x *Executor) Prepare(job string, n int) (*Attempt, error) {
 		a.Release()
 		return nil, err
 	}
+	a.secure()
 	fault.Point("executor.prepared")
 	return a, nil
+}
+
+// secure brings the names of the attempt's folders to the disk while the inputs are
+// staged. A record is worth no more than the way to it: after a power cut nobody
+// could tell an attempt whose folder is gone from one that never was.
+func (a *Attempt) secure() {
+	folders := []string{a.x.root, filepath.Dir(string(a.dir)), string(a.dir), a.Work()}
+	a.safe = make(chan struct{})
+	go func() {
+		defer close(a.safe)
+		each := make(chan error, len(folders))
+		for _, folder := range folders { // side by side: many file systems bring them to the disk in one go
+			go func() { each <- syncFolder(folder) }()
+		}
+		for range folders {
+			a.unsafe = errors.Join(a.unsafe, <-each)
+		}
+	}()
+}
+
+func syncFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func (a *Attempt) checkUnused() error {
@@ -208,6 +239,9 @@ func (a *Attempt) Release() {
 	if a.lock == nil {
 		return
 	}
+	if a.safe != nil {
+		<-a.safe
+	}
 	if a.orders != nil {
 		a.orders.Close()
 		<-a.ended
@@ -229,6 +263,9 @@ func (a *Attempt) Start(cmd Command) (*Running, error) {
 		Timeout: cmd.Timeout, Grace: cmd.Grace, StopSignal: int(cmd.StopSignal),
 		CaptureStdout: cmd.CaptureStdout, LogBytes: cmd.Limits.LogBytes, CaptureBytes: cmd.Limits.CaptureBytes,
 	})
+	if <-a.safe; a.unsafe != nil {
+		err = fmt.Errorf("bring the attempt's folders to the disk: %w", a.unsafe)
+	}
 	if a.err != nil {
 		err = a.err
 	}

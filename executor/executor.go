@@ -80,6 +80,9 @@ func New(o Options) (*Executor, error) {
 	if err := os.MkdirAll(o.Root, 0o700); err != nil {
 		return nil, err
 	}
+	if err := syncFolder(filepath.Dir(o.Root)); err != nil {
+		return nil, err
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -285,8 +285,9 @@ func nameProjects(ctx context.Context, eng *engine.Engine, state string, configu
 	}
 	if !slices.ContainsFunc(existing, func(p jobs.Project) bool { return p.Name == engine.DefaultProject }) && configured[engine.DefaultProject] == "" {
 		root := filepath.Join(state, engine.ProjectsFolder, engine.DefaultProject)
-		if err := os.MkdirAll(root, 0o700); err != nil {
-			return err
+		err := os.MkdirAll(root, 0o700)
+		if err := errors.Join(err, syncFolder(filepath.Dir(root)), syncFolder(state)); err != nil {
+			return err // what is published there is safe only if the folder itself is
 		}
 		configured = maps.Clone(configured)
 		if configured == nil {

@@ -65,8 +65,8 @@ func KeepArtifact(ctx context.Context, from, dir, name string) (Kept, error) {
 			kept.MediaType, kept.Kind = copied.MediaType, copied.Kind
 		}
 	}
-	if err := k.sync(); err != nil {
-		return Kept{}, err
+	if err := k.to.sync(); err != nil {
+		return Kept{}, explain(k.path(), err)
 	}
 	if kept.SHA256 != "" {
 		return kept, nil
@@ -98,6 +98,10 @@ func openKeeping(from, dir, name string) (*keeping, error) {
 		return nil, err
 	}
 	if err = k.top.mkdir(ArtifactsFolder); err == nil {
+		// Before anything moves there: it would be lost with a folder that a power cut takes.
+		err = k.top.sync()
+	}
+	if err == nil {
 		k.to, err = k.top.sub(ArtifactsFolder)
 	}
 	if err != nil {
@@ -130,10 +134,6 @@ func (k *keeping) source() (folder, bool, error) {
 		at.Close()
 	}
 	return at, ok, err
-}
-
-func (k *keeping) sync() error {
-	return explain(k.path(), errors.Join(k.to.sync(), k.top.sync()))
 }
 
 // keep moves or copies a file with content from at/base to to/name; the answer is

@@ -135,6 +135,9 @@ type treeWalk struct {
 	// left is called with each folder when everything in it has been visited; nil: the
 	// folder must hold still meanwhile.
 	left func(at, twin folder) error
+	// safe brings the name of each twin to the disk before anything is in it: what is
+	// moved into a folder that a power cut takes is lost.
+	safe bool
 
 	device  uint64
 	folders int
@@ -248,7 +251,11 @@ func (w *treeWalk) enter(ctx context.Context, at, twin folder, name string, e Tr
 	defer next.Close()
 	var into folder
 	if twin.f != nil {
-		if err := twin.mkdir(name); err != nil {
+		err := twin.mkdir(name)
+		if err == nil && w.safe {
+			err = twin.sync()
+		}
+		if err != nil {
 			return explain(e.Path, err)
 		}
 		if into, err = twin.sub(name); err != nil {

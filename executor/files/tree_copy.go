@@ -83,12 +83,15 @@ func (k *keeping) moveTree(ctx context.Context, at folder, rules TreeRules) erro
 	if err := k.to.mkdir(keepTree); err != nil {
 		return explain(keepTree, err)
 	}
+	if err := k.to.sync(); err != nil {
+		return explain(keepTree, err)
+	}
 	temp, err := k.to.sub(keepTree)
 	if err != nil {
 		return err
 	}
 	defer temp.Close()
-	if _, err := walkTree(ctx, src, temp, treeWalk{rules: rules, file: keepEntry, left: syncTwin}); err != nil {
+	if _, err := walkTree(ctx, src, temp, treeWalk{rules: rules, file: keepEntry, left: syncTwin, safe: true}); err != nil {
 		return err
 	}
 	if _, err := readTree(ctx, temp, look); err != nil {
@@ -97,7 +100,7 @@ func (k *keeping) moveTree(ctx context.Context, at folder, rules TreeRules) erro
 	if err := k.to.rename(keepTree, k.to, k.name); err != nil {
 		return explain(k.name, err)
 	}
-	return k.sync()
+	return explain(k.path(), k.to.sync())
 }
 
 func keepEntry(ctx context.Context, at, twin folder, name string, there Facts, _ *TreeEntry) error {

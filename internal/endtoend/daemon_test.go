@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,6 +32,7 @@ type daemon struct {
 	process *process
 	bin     string   // the folder of its binaries
 	env     []string // more of its environment
+	wrap    []string // a command in front of it
 }
 
 // process is one life of a daemon.
@@ -144,7 +146,8 @@ func (d *daemon) write(path, text string) {
 func (d *daemon) start() {
 	d.t.Helper()
 	log := &logWatch{ready: make(chan struct{})}
-	cmd := exec.Command(filepath.Join(d.bin, "macexec"), "serve", "--state", d.state)
+	command := append(slices.Clone(d.wrap), filepath.Join(d.bin, "macexec"), "serve", "--state", d.state)
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + d.state}, d.env...)
 	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
