@@ -85,6 +85,23 @@ func heldError(f *os.File, path string) error {
 	return err.With("path", path)
 }
 
+// Holder says which process has a store, if one has; its pid is 0 if nobody can tell.
+func Holder(path string) (pid int, command string, held bool) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, "", false
+	}
+	defer f.Close()
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		return 0, "", false // closing it gives the lock back
+	}
+	if pid, command = lockHolder(f); pid == 0 {
+		pid, command = readHolder(path)
+	}
+	return pid, command, true
+}
+
 func describeHolder(pid int, command string) string {
 	switch {
 	case pid == 0:

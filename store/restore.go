@@ -21,6 +21,9 @@ import (
 // name kept; empty: there was none. At any moment there is a whole store at the path,
 // the old one or the new one.
 func Restore(ctx context.Context, from string, o AdoptOptions) (a Adoption, kept string, err error) {
+	if err := (Options{Path: o.Path}).checkFileSystem(); err != nil {
+		return a, "", err
+	}
 	known, err := readWitness(o.Path)
 	if err != nil {
 		known = nil

@@ -96,6 +96,9 @@ type AdoptOptions struct {
 // now on, whatever its witness says. What it may have forgotten is not started again
 // before somebody confirms that (jobs.Store).
 func Adopt(ctx context.Context, o AdoptOptions) (a Adoption, err error) {
+	if err := (Options{Path: o.Path}).checkFileSystem(); err != nil {
+		return a, err
+	}
 	known, err := readWitness(o.Path)
 	if err != nil {
 		known = nil // adopting it is the way out

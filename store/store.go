@@ -40,6 +40,9 @@ type Options struct {
 	// Committed is told of each commit, how long it took and why it failed. It must be
 	// quick, since the next commit waits for it. Nil: nobody is told.
 	Committed func(took time.Duration, err error)
+	// FileSystem says what kind of file system a folder lies on, and whether it is this
+	// host's own. Nil: the kernel is asked.
+	FileSystem func(dir string) (name string, local bool, err error)
 }
 
 func (o Options) withDefaults() Options {
@@ -114,6 +117,9 @@ var _ jobs.Store = (*Store)(nil)
 // that is not the store which its witness tells of, or an earlier state of that.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.withDefaults()
+	if err := o.checkFileSystem(); err != nil {
+		return nil, err
+	}
 	if err := Missing(o.Path); err != nil {
 		return nil, err
 	}

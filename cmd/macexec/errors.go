@@ -104,6 +104,7 @@ func (a *app) report(err error) {
 	if f.document == nil {
 		return
 	}
+	f = a.namingHolder(f)
 	if a.format == formatJSON {
 		a.printDocument(f.document) //nolint:errcheck // the error itself is what counts
 	}

@@ -2,12 +2,15 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/macexec/macexec/cmd/macexec/internal/show"
 	"github.com/macexec/macexec/jobs"
@@ -102,4 +105,28 @@ func addProblems(f *fields, problems []string) {
 	for _, problem := range problems {
 		f.add("problem", strings.TrimSpace(problem))
 	}
+}
+
+// namingHolder adds to the word that a daemon was not reached which process has the
+// store of the folder that was meant: a daemon that hangs, or whose socket is gone.
+func (a *app) namingHolder(f *failure) *failure {
+	path, err := a.storePath()
+	if f.document.GetCode() != string(jobs.CodeNotReached) || a.address != "" || err != nil {
+		return f
+	}
+	pid, command, held := store.Holder(path)
+	if !held {
+		return f
+	}
+	named := *f
+	named.document = proto.CloneOf(f.document)
+	if named.document.Metadata == nil {
+		named.document.Metadata = map[string]string{}
+	}
+	named.try = "a process that cannot be told has the store " + path + ", and does not answer; end it, then start macexec serve again"
+	if pid != 0 {
+		named.document.Metadata["pid"], named.document.Metadata["command"] = strconv.Itoa(pid), command
+		named.try = fmt.Sprintf("process %d (%s) has the store %s, and does not answer; end it, then start macexec serve again", pid, command, path)
+	}
+	return &named
 }
