@@ -165,9 +165,9 @@ func (j *Job) Hold(now time.Time) error {
 }
 
 // Approve records a person's yes to exactly the binding with the given digest
-// and queues the job.
+// and queues the job. Whether the yes came in time is for the caller to know.
 func (j *Job) Approve(approver, reason, bindingDigest string, now time.Time) error {
-	if err := j.decidable(bindingDigest, now); err != nil {
+	if err := j.decidable(bindingDigest); err != nil {
 		return err
 	}
 	ev := &Evidence{Kind: EvidencePerson, By: approver, Detail: "approved binding " + j.Approval.Binding.Digest}
@@ -182,7 +182,7 @@ func (j *Job) Approve(approver, reason, bindingDigest string, now time.Time) err
 
 // Deny records a person's no and cancels the job.
 func (j *Job) Deny(approver, reason string, now time.Time) error {
-	if err := j.decidable("", now); err != nil {
+	if err := j.decidable(""); err != nil {
 		return err
 	}
 	ev := &Evidence{Kind: EvidencePerson, By: approver, Detail: "denied: " + reason}
@@ -196,12 +196,10 @@ func (j *Job) Deny(approver, reason string, now time.Time) error {
 	return nil
 }
 
-func (j *Job) decidable(bindingDigest string, now time.Time) error {
+func (j *Job) decidable(bindingDigest string) error {
 	switch {
 	case j.State != StateAwaitingApproval || j.Approval == nil || j.Approval.Decided:
 		return Errorf(CodeApprovalDecided, "job %s is %s; there is nothing to decide any more", j.ID, j.State).WithJob(j.ID)
-	case !j.Approval.ExpiresAt.IsZero() && !now.Before(j.Approval.ExpiresAt):
-		return Errorf(CodeApprovalDecided, "the approval of job %s expired at %s", j.ID, j.Approval.ExpiresAt.Format(time.RFC3339)).WithJob(j.ID)
 	case bindingDigest != "" && bindingDigest != j.Approval.Binding.Digest:
 		return Errorf(CodeStateConflict, "job %s asks for approval of %s, not of %s; look at it again", j.ID, j.Approval.Binding.Digest, bindingDigest).WithJob(j.ID)
 	}

@@ -308,10 +308,6 @@ func TestApprovalIsOfOneBinding(t *testing.T) {
 	if err := j.Approve("p", "", "other", now); err == nil {
 		t.Error("another binding was approved")
 	}
-	j.Approval.ExpiresAt = now
-	if err := j.Approve("p", "", "d", now); jobs.CodeOf(err) != jobs.CodeApprovalDecided {
-		t.Errorf("approved at its deadline: %v", err)
-	}
 }
 
 func TestEveryCodeIsInTheTable(t *testing.T) {

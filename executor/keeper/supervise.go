@@ -40,7 +40,9 @@ func (h *holding) supervise(s *Started) error {
 	timeout := h.after(h.spec.Timeout)
 	var kill <-chan time.Time
 	begin := func(reason StoppedFor) {
-		if h.exit.StoppedFor != StoppedForNothing {
+		// A keeper that was suspended may hear of the tool's end and of its time limit in
+		// any order. What has ended by itself was not stopped.
+		if h.exit.StoppedFor != StoppedForNothing || !s.Tool().Alive() {
 			return
 		}
 		h.exit.StoppedFor = reason

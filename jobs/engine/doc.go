@@ -15,6 +15,7 @@
 //	probe.go     what a tool's own probe proves of an unknown job
 //	left.go      a tool that outlives its keeper is watched
 //	recover.go   what a new daemon concludes from what the old one left
+//	clock.go     which deadline has passed: clocks that are set, and who was suspended
 //	room.go      what goes on while the disk of the store is full
 //	control.go   cancel and resolve
 //	fence.go     a key under which nothing will ever start

@@ -23,8 +23,8 @@ import (
 	"github.com/macexec/macexec/schemas"
 )
 
-// Options is everything an engine is made of. Every field but Logger, Now and Observer
-// is required; Limits has defaults.
+// Options is everything an engine is made of. Every field but Logger, Now, Elapsed
+// and Observer is required; Limits has defaults.
 type Options struct {
 	Store       jobs.Store
 	Registry    *schemas.Registry
@@ -37,6 +37,7 @@ type Options struct {
 	Facts       HostInfo // the facts that do not change while the daemon runs
 	Limits      Limits
 	Now         func() time.Time
+	Elapsed     func() time.Duration // a clock that nobody sets and that goes on while the host sleeps
 	Logger      *slog.Logger
 	Observer    Observer // nil: nobody
 }
@@ -90,6 +91,7 @@ type Engine struct {
 	log      *slog.Logger
 	observer Observer
 
+	deadlines   *deadlines
 	waiting     waitingRooms
 	mode        hostMode
 	retryDelay  time.Duration // before what failed for this host's own reasons is tried again
@@ -115,7 +117,7 @@ type Engine struct {
 	mu        sync.Mutex
 	live      map[string]*live         // jobs with a running attempt, by id
 	left      map[string]int           // attempts that are watched without a keeper, by job id; see left.go
-	wakeups   map[string]*wakeup       // by job id; see wakeAt
+	wakeups   map[string]*wakeup       // by job id; see wakeIn
 	earlier   map[string]*schemas.Tool // manifests of before an upgrade, by digest
 	entropy   *ulid.MonotonicEntropy
 	lastMilli uint64
@@ -161,6 +163,9 @@ func New(o Options) (*Engine, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Elapsed == nil {
+		o.Elapsed = sinceBoot
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -173,6 +178,7 @@ func New(o Options) (*Engine, error) {
 		registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
 		boot: o.BootSession, facts: o.Facts, now: o.Now, log: o.Logger,
 
+		deadlines:   newDeadlines(o.Now, o.Elapsed),
 		waiting:     waitingRooms{rooms: map[string]*waitingRoom{}},
 		retryDelay:  defaultRetryDelay,
 		vault:       v,
@@ -214,6 +220,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	e.sched.open()
 	e.dispatch()
 	e.running.Go(e.sweepUploads)
+	e.running.Go(e.keepAwake)
 	return nil
 }
 

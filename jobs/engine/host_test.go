@@ -31,9 +31,11 @@ type host struct {
 	state    string
 	store    *flakyStore
 	clock    atomic.Pointer[func() time.Time] // nil: the system's
-	observer Observer                         // of the next engine
-	limit    Limits                           // of the next engine
-	boot     string                           // of the next engine
+	step     atomic.Int64                     // by which somebody has set the wall clock, in nanoseconds
+	began    time.Time
+	observer Observer // of the next engine
+	limit    Limits   // of the next engine
+	boot     string   // of the next engine
 }
 
 // owner is the one who asks in these tests.
@@ -46,7 +48,7 @@ func newHost(t testing.TB, manifests ...string) *host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(state) })
-	h := &host{t: t, state: state, boot: "boot"}
+	h := &host{t: t, state: state, boot: "boot", began: time.Now()}
 	for i, text := range manifests {
 		h.write(filepath.Join("tools", fmt.Sprintf("tool%d.yaml", i)), text)
 	}
@@ -110,25 +112,30 @@ func (h *host) start() {
 	h.areas = append(h.areas, blobs)
 	h.Engine, err = New(Options{
 		Store: h.store, Registry: registry, Policy: policy.Default(), Executor: exec, Programs: resolver, Blobs: blobs,
-		Now: h.time, SecretKey: []byte(strings.Repeat("k", 32)), BootSession: h.boot, Facts: HostInfo{StatePath: h.state},
+		Now: h.time, Elapsed: h.elapsed, SecretKey: []byte(strings.Repeat("k", 32)), BootSession: h.boot, Facts: HostInfo{StatePath: h.state},
 		Observer: h.observer, Limits: h.limit,
 	})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.retryDelay = 10 * time.Millisecond
+	h.retryDelay, h.deadlines.grace = 10*time.Millisecond, 20*time.Millisecond
 	if err := h.Start(h.t.Context()); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
 // time is what the engine's clock shows.
-func (h *host) time() time.Time {
+func (h *host) time() time.Time { return h.unset().Add(time.Duration(h.step.Load())) }
+
+// unset is what the clock would show if nobody had set it.
+func (h *host) unset() time.Time {
 	if clock := h.clock.Load(); clock != nil {
 		return (*clock)()
 	}
 	return time.Now()
 }
+
+func (h *host) elapsed() time.Duration { return h.unset().Sub(h.began) }
 
 func (h *host) write(name, text string) {
 	h.t.Helper()

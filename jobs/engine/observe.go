@@ -152,6 +152,9 @@ func (e *Engine) telling(s jobs.Store) jobs.Store {
 		Store: s,
 		// What has ended gives everything back, what is unknown keeps its locks.
 		scheduler: func(job *jobs.Job) {
+			if job.State != jobs.StateAwaitingApproval && job.State != jobs.StateQueued {
+				e.deadlines.forget(job)
+			}
 			switch {
 			case job.State.Terminal():
 				e.sched.remove(job.ID)

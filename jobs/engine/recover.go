@@ -95,7 +95,7 @@ const defaultRetryDelay = 5 * time.Second
 // host, which says nothing about the tool.
 func (e *Engine) tryAgain(id string, fault error) {
 	e.log.Error("an attempt could not be concluded; its records are looked at again", "job_id", id, "error", fault)
-	e.wakeAt(e.now().Add(e.retryDelay), id)
+	e.wakeIn(e.retryDelay, id)
 }
 
 // resume finds the place where the earlier engine stopped.

@@ -79,7 +79,7 @@ func (e *Engine) runAttempt(id string) (next func()) {
 	default:
 		// The store did not take it, so the job still waits.
 		e.sched.rest(id)
-		return func() { e.wakeAt(e.now().Add(e.retryDelay), id) }
+		return func() { e.wakeIn(e.retryDelay, id) }
 	}
 }
 
@@ -111,6 +111,9 @@ func (e *Engine) begin(id string) error {
 	_, err = e.lasting(id, "an attempt begins", func(j *jobs.Job) error {
 		if e.sched.paused.Load() {
 			return errPaused
+		}
+		if err := e.notTooLate(j); err != nil {
+			return err
 		}
 		j.Needs.Locks = locks
 		return j.Begin(e.boot, e.now())
@@ -182,6 +185,9 @@ func (a *attempt) run() error {
 	// can say whether anything started.
 	inputs, staging := a.job.Inputs, a.lap()
 	err = a.update("the start is recorded", func(j *jobs.Job) error {
+		if err := a.e.notTooLate(j); err != nil {
+			return err
+		}
 		j.Inputs = inputs
 		j.Usage.Staging += staging
 		return j.Intend(intent)

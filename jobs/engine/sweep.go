@@ -34,7 +34,10 @@ func (e *Engine) sweepUploads() {
 // files that a crash left without a record. A file goes after its record, and no
 // upload can put it back in between: what has a record has its file.
 func (e *Engine) sweepOnce(ctx context.Context) error {
-	before := e.now().Add(-e.limits().BlobUnused)
+	if e.deadlines.justWoke() {
+		return nil // perhaps somebody goes on with one just now
+	}
+	before := e.deadlines.least().Add(-e.limits().BlobUnused)
 	_, expired := e.blobs.Expire(before)
 	return errors.Join(expired, e.collectBlobs(ctx, before), e.removeStrays(ctx, before))
 }

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/macexec/macexec/jobs"
@@ -35,12 +37,12 @@ func (e *Engine) waitAgain(job *jobs.Job, delay time.Duration) (next func()) {
 	e.sched.rest(job.ID)
 	return func() {
 		e.wakeWhenDue(job)
-		e.wakeAt(e.now().Add(delay), job.ID)
+		e.wakeIn(delay, job.ID)
 	}
 }
 
 // due says when a job that waits is to be ended if it still waits, and by what.
-func (e *Engine) due(job *jobs.Job) (when time.Time, end func(id string), ok bool) {
+func (e *Engine) due(job *jobs.Job) (by time.Time, end func(id string), ok bool) {
 	startBy := job.Call.Options.StartBy
 	switch {
 	case job.State == jobs.StateAwaitingApproval && (startBy.IsZero() || job.Approval.ExpiresAt.Before(startBy)):
@@ -53,8 +55,8 @@ func (e *Engine) due(job *jobs.Job) (when time.Time, end func(id string), ok boo
 }
 
 func (e *Engine) wakeWhenDue(job *jobs.Job) {
-	if when, _, ok := e.due(job); ok {
-		e.wakeAt(when, job.ID)
+	if by, _, ok := e.due(job); ok {
+		e.wakeIn(e.deadlines.left(job.ID, by), job.ID)
 	}
 }
 
@@ -69,10 +71,10 @@ func (e *Engine) wake(id string) {
 		return
 	case err != nil:
 		e.log.Warn("a job that is to go on cannot be read; it is tried again", "job_id", id, "error", err)
-		e.wakeAt(e.now().Add(e.retryDelay), id)
+		e.wakeIn(e.retryDelay, id)
 		return
 	}
-	if when, end, ok := e.due(job); ok && e.now().After(when) {
+	if by, end, ok := e.due(job); ok && e.deadlines.left(id, by) < 0 {
 		end(id)
 		return
 	}
@@ -83,10 +85,19 @@ func (e *Engine) wake(id string) {
 	e.admit(job)
 }
 
+// notTooLate refuses a start after start_by by the clock that nobody sets. What the wall
+// clock says the job itself looks at.
+func (e *Engine) notTooLate(j *jobs.Job) error {
+	if by := j.Call.Options.StartBy; !by.IsZero() && e.deadlines.left(j.ID, by) < 0 {
+		return jobs.Errorf(jobs.CodeTooLate, "job %s may not start after %s", j.ID, by.Format(time.RFC3339)).WithJob(j.ID)
+	}
+	return nil
+}
+
 // expire cancels a job that nobody decided in time.
 func (e *Engine) expire(id string) {
 	e.endWaiting(id, "nobody decided in time", func(j *jobs.Job) error {
-		if j.State == jobs.StateAwaitingApproval && e.now().Before(j.Approval.ExpiresAt) {
+		if j.State == jobs.StateAwaitingApproval && !e.deadlines.passed(id, j.Approval.ExpiresAt) {
 			return errNotYet
 		}
 		return j.Expire(e.now())
@@ -96,7 +107,7 @@ func (e *Engine) expire(id string) {
 // tooLate cancels a job that has not started by its start_by (promise G15).
 func (e *Engine) tooLate(id string) {
 	e.endWaiting(id, "start_by has passed", func(j *jobs.Job) error {
-		if !e.now().After(j.Call.Options.StartBy) {
+		if !e.deadlines.passed(id, j.Call.Options.StartBy) {
 			return errNotYet
 		}
 		if j.State == jobs.StateRunning {
@@ -106,7 +117,8 @@ func (e *Engine) tooLate(id string) {
 	})
 }
 
-// errNotYet says that the clock was set back since it was looked at.
+// errNotYet says that a deadline is not to be acted on yet: only the wall clock says that
+// it has passed, or this process was suspended.
 var errNotYet = errors.New("the time has not come")
 
 // endWaiting ends a job that waits. If that cannot be stored now it is tried again;
@@ -121,7 +133,7 @@ func (e *Engine) endWaiting(id, message string, end func(*jobs.Job) error) {
 	case jobs.CodeOf(err) == jobs.CodeStateConflict:
 		// Somebody decided, began or ended it meanwhile, and sees to what comes.
 	default:
-		e.wakeAt(e.now().Add(e.retryDelay), id)
+		e.wakeIn(e.retryDelay, id)
 	}
 }
 
@@ -131,17 +143,17 @@ type wakeup struct {
 	timer *time.Timer
 }
 
-// wakeAt has a job looked at again at a time, unless the engine stops or the job is
+// wakeIn has a job looked at again after a while, unless the engine stops or the job is
 // forgotten before. A job has one wakeup, the first of those that were asked for:
 // waking it sees to the others.
-func (e *Engine) wakeAt(when time.Time, id string) {
+func (e *Engine) wakeIn(wait time.Duration, id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.stopped.Err() != nil {
 		return
 	}
 	// Never at once: a clock that stands still must not keep a processor busy.
-	wait := max(when.Sub(e.now()), time.Millisecond)
+	wait = max(wait, time.Millisecond)
 	w := &wakeup{at: time.Now().Add(wait)}
 	if old := e.wakeups[id]; old != nil {
 		if !w.at.Before(old.at) {
@@ -155,6 +167,16 @@ func (e *Engine) wakeAt(when time.Time, id string) {
 		}
 	})
 	e.wakeups[id] = w
+}
+
+// wakeAllIn has every job that has a wakeup looked at after a while.
+func (e *Engine) wakeAllIn(wait time.Duration) {
+	e.mu.Lock()
+	ids := slices.Collect(maps.Keys(e.wakeups))
+	e.mu.Unlock()
+	for _, id := range ids {
+		e.wakeIn(wait, id)
+	}
 }
 
 // isDue takes a wakeup whose time has come off the list, if it still stands there.
