@@ -45,6 +45,11 @@ test: for-tests ## Run every test with the race detector, and vet for Linux and 
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go vet ./...
 	go test -race -count=1 -timeout=20m ./...
 	go test -count=1 -run='^TestFairShares$$' ./jobs/engine # a thousand processes are too many for the race detector
+	go test -count=1 -timeout=20m -v -run='^TestFaultMatrix$$' ./internal/endtoend | grep -v '^ *--- PASS\|^=== ' # its daemons are real ones, so it has none of it
+
+.PHONY: breaks
+breaks: ## Remove one guard at a time and show which test turns red (half an hour)
+	go test -count=1 -timeout=2h -v -run='^TestGuardsAreNoticed$$' ./internal/breaks -really
 
 .PHONY: chaos
 chaos: for-tests ## Kill daemons, keepers and tools and fill the disk for CHAOS (10m) among many callers, and check what was told

@@ -230,8 +230,9 @@ func (h *holding) start(launchErr error) (*Started, error) {
 		return nil, err
 	}
 	ready := make(chan error, 1)
-	go func() { ready <- h.launcher.Ready() }()
-	tool, err := Identify(h.launcher.Pid)
+	launcher := h.launcher // which is given up, if the record below cannot be written
+	go func() { ready <- launcher.Ready() }()
+	tool, err := Identify(launcher.Pid)
 	if err != nil {
 		return nil, fmt.Errorf("identify the launcher: %w", err)
 	}

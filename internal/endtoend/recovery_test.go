@@ -75,6 +75,12 @@ func rows() []row {
 // changeBoot lets a started record be of another boot session.
 func changeBoot(t *testing.T, dir keeper.Dir) {
 	t.Helper()
+	changeStarted(t, dir, "boot_session", "00000000-0000-0000-0000-000000000000")
+}
+
+// changeStarted changes one field of a started record.
+func changeStarted(t *testing.T, dir keeper.Dir, field string, value any) {
+	t.Helper()
 	content, err := os.ReadFile(dir.Started())
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +89,7 @@ func changeBoot(t *testing.T, dir keeper.Dir) {
 	if err := json.Unmarshal(content, &record); err != nil {
 		t.Fatal(err)
 	}
-	record["boot_session"] = "00000000-0000-0000-0000-000000000000"
+	record[field] = value
 	if content, err = json.Marshal(record); err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,7 @@ func rooms() []room {
 		{dir: "cmd/macexec", may: []string{"jobs", "jobs/engine", "policy", "schemas", "executor", "executor/keeper", "launchd", "proto", "store", "server", "client", "telemetry", "testdata/media"}, why: "the only place that wires"},
 		{dir: "cmd/macexec-keeper", may: []string{"executor/keeper"}, only: std, why: "as executor/keeper"},
 		{dir: faultRoom, only: std, why: "nothing in a release, so any room that stores or starts something may have its points"},
+		{dir: "internal/breaks", only: std, why: "tests only"},
 		{dir: "internal/endtoend", only: std, why: "tests only, and the program that they let a daemon run"},
 		{dir: "internal/house", why: "tests only"},
 		{dir: "internal/bench", why: "measures only"},
