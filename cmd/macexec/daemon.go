@@ -31,8 +31,8 @@ import (
 )
 
 // memoryLimit is where the collector begins to work harder, well above what an idle
-// daemon uses.
-const memoryLimit = 512 << 20
+// daemon uses. Fifty readers of a log, of whom most do not read, stay below it (B62).
+const memoryLimit = 80 << 20
 
 // drainTime is how long open requests may take to end once the daemon is told to
 // stop. Jobs need none of it: they go on with their keepers.

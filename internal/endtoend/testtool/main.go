@@ -109,6 +109,8 @@ func (t *tool) do(word string) error {
 			}
 		}
 		return nil
+	case "flood": // so many bytes, in numbered lines of 16, half of them as complaints
+		return flood(rest)
 	case "write": // so many bytes more into the output
 		n, err := strconv.Atoi(rest)
 		if err != nil {
@@ -161,6 +163,28 @@ func (t *tool) do(word string) error {
 		return t.forge()
 	default:
 		return errors.New("no such word")
+	}
+	return nil
+}
+
+// flood fills standard output and standard error in turn. The number of a line is its
+// place in its stream.
+func flood(size string) error {
+	n, err := strconv.Atoi(size)
+	if err != nil {
+		return err
+	}
+	block := make([]byte, 0, 64<<10)
+	for line := 0; line < n/32; {
+		block = block[:0]
+		for ; len(block) < cap(block) && line < n/32; line++ {
+			block = fmt.Appendf(block, "%015d\n", line)
+		}
+		for _, stream := range []*os.File{os.Stdout, os.Stderr} {
+			if _, err := stream.Write(block); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
