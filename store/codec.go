@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
@@ -11,9 +10,18 @@ import (
 	"github.com/macexec/macexec/jobs"
 )
 
-// encodeRecord writes a record as JSON and leaves <, > and & as they are, so that
-// a call's arguments come back as they were sent.
+// encodeRecord writes a record as JSON with its checksum.
 func encodeRecord(v any) ([]byte, error) {
+	raw, err := encodeJSON(v)
+	if err != nil {
+		return nil, err
+	}
+	return withSum(raw), nil
+}
+
+// encodeJSON leaves <, > and & as they are, so that a call's arguments come back as they
+// were sent.
+func encodeJSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
@@ -23,7 +31,7 @@ func encodeRecord(v any) ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// seqUnset is what encodeRecord makes of a job whose Seq is not known yet. Quotes
+// seqUnset is what encodeJSON makes of a job whose Seq is not known yet. Quotes
 // inside a JSON text are escaped, so the first match is the job's own field: only
 // two text fields lie before it.
 const seqUnset = `,"seq":0,"revision":1,`
@@ -32,7 +40,7 @@ const seqUnset = `,"seq":0,"revision":1,`
 // lets the expensive part happen outside the writer.
 func encodeNewJob(j jobs.Job) ([]byte, error) {
 	j.Seq, j.Revision = 0, 1
-	raw, err := encodeRecord(&j)
+	raw, err := encodeJSON(&j)
 	if err != nil {
 		return nil, err
 	}
@@ -46,17 +54,20 @@ func encodeNewJob(j jobs.Job) ([]byte, error) {
 // a link to its first entry.
 func withSeq(raw []byte, seq, entry uint64) []byte {
 	at := bytes.Index(raw, []byte(seqUnset)) + len(`,"seq":`)
-	out := binary.BigEndian.AppendUint64(make([]byte, 0, linkSize+len(raw)+20), entry)
-	out = append(out, raw[:at]...)
-	out = strconv.AppendUint(out, seq, 10)
-	return append(out, raw[at+1:]...)
+	record := append(make([]byte, 0, len(raw)+20+sumSize), raw[:at]...)
+	record = strconv.AppendUint(record, seq, 10)
+	return withLink(entry, withSum(append(record, raw[at+1:]...)))
 }
 
 // decodeJob reads the record stored under an id.
 func decodeJob(id string, raw []byte) (*jobs.Job, error) {
 	j := new(jobs.Job)
 	_, record, _ := splitLink(raw)
-	if err := json.Unmarshal(record, j); err != nil {
+	err := checkSum(record)
+	if err == nil {
+		err = json.Unmarshal(record, j)
+	}
+	if err != nil {
 		return nil, damaged("the record of job "+id, err.Error()).WithJob(id)
 	}
 	if j.ID != id {
@@ -67,7 +78,11 @@ func decodeJob(id string, raw []byte) (*jobs.Job, error) {
 
 // decodeInto reads any other record; what names it in the error.
 func decodeInto(what string, raw []byte, v any) error {
-	if err := json.Unmarshal(raw, v); err != nil {
+	err := checkSum(raw)
+	if err == nil {
+		err = json.Unmarshal(raw, v)
+	}
+	if err != nil {
 		return damaged(what, err.Error())
 	}
 	return nil

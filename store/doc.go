@@ -60,6 +60,9 @@
 // A place is one version byte and the SHA-256 of namespace, principal and text, each
 // with its length before it, so that no two texts share a place.
 //
+// JSON that can be changed or that keys hang on ends with a checksum of itself (sum.go);
+// an entry has its hash for that, and a manifest its name.
+//
 // Writes pass through one goroutine that runs all waiting operations in one bbolt
 // transaction and answers them after its commit (writer.go). Each operation first
 // checks everything and then writes, so one that is refused has written nothing. What

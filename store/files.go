@@ -109,7 +109,7 @@ func (s *Store) PutProject(ctx context.Context, p jobs.Project, by string) error
 			return nil, err
 		}
 		return b.putWithEntry(b.bucket(bucketProjects), p.Name, raw, jobs.Entry{
-			Kind: jobs.EntryProject, Principal: by, Message: "added project " + p.Name, Data: raw,
+			Kind: jobs.EntryProject, Principal: by, Message: "added project " + p.Name, Data: withoutSum(raw),
 		})
 	})
 }
@@ -149,7 +149,7 @@ func (s *Store) ReplaceProjects(ctx context.Context, list []jobs.Project, by str
 			if err != nil {
 				return nil, err
 			}
-			entry, err := b.sealAfter(last, jobs.Entry{Kind: jobs.EntryProject, Principal: by, Message: message, Data: raw})
+			entry, err := b.sealAfter(last, jobs.Entry{Kind: jobs.EntryProject, Principal: by, Message: message, Data: withoutSum(raw)})
 			if err != nil {
 				return nil, err
 			}

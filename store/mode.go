@@ -29,7 +29,7 @@ func (s *Store) SetMode(ctx context.Context, m jobs.HostMode) error {
 			message += ": " + m.Reason
 		}
 		return b.putWithEntry(b.tx.Bucket([]byte(bucketMeta)), metaHostMode, raw, jobs.Entry{
-			Kind: jobs.EntryHost, Principal: m.By, Message: message, Data: raw,
+			Kind: jobs.EntryHost, Principal: m.By, Message: message, Data: withoutSum(raw),
 		})
 	})
 }

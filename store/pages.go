@@ -31,19 +31,53 @@ func checkPages(f *os.File) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	w := pageWalk{f: f, meta: head.current, seen: map[uint64]bool{}}
-	if w.meta.freelist != noFreelist {
-		w.freelist(w.meta.freelist)
-	}
-	w.tree(w.meta.root, 0)
+	w := newPageWalk(f, head.current)
+	w.all()
 	return w.problems
 }
 
 type pageWalk struct {
 	problems
-	f    *os.File
-	meta metaPage
-	seen map[uint64]bool
+	f       *os.File
+	meta    metaPage
+	used    pageSet
+	free    pageSet
+	shallow bool // leaves of the records are not read (skeleton.go)
+}
+
+func newPageWalk(f *os.File, meta metaPage) *pageWalk {
+	return &pageWalk{f: f, meta: meta, used: newPageSet(meta.highWater), free: newPageSet(meta.highWater)}
+}
+
+func (w *pageWalk) all() {
+	if w.meta.freelist != noFreelist {
+		w.freelist(w.meta.freelist)
+	}
+	w.tree(w.meta.root, 0)
+	for id := range w.meta.highWater {
+		if w.used.has(id) && w.free.has(id) {
+			w.problemf("page %d is used and in the free list", id)
+		}
+	}
+}
+
+// pageSet is a set of pages of a file.
+type pageSet []uint64
+
+func newPageSet(highWater uint64) pageSet { return make(pageSet, highWater/64+1) }
+
+func (s pageSet) has(id uint64) bool { return s[id/64]&(1<<(id%64)) != 0 }
+
+func (s pageSet) add(id uint64) { s[id/64] |= 1 << (id % 64) }
+
+// take marks a page as used, or says that it was before.
+func (w *pageWalk) take(id uint64) bool {
+	if w.used.has(id) {
+		w.problemf("page %d is used twice", id)
+		return false
+	}
+	w.used.add(id)
+	return true
 }
 
 // page reads a page with its overflow pages.
@@ -65,11 +99,9 @@ func (w *pageWalk) page(id uint64) (flags uint16, count int, b []byte, ok bool) 
 		return 0, 0, nil, false
 	}
 	for i := id; i < id+pages; i++ {
-		if w.seen[i] {
-			w.problemf("page %d is used twice", i)
+		if !w.take(i) {
 			return 0, 0, nil, false
 		}
-		w.seen[i] = true
 	}
 	b = make([]byte, int64(pages)*w.meta.pageSize)
 	if _, err := w.f.ReadAt(b, int64(id)*w.meta.pageSize); err != nil {
@@ -99,8 +131,13 @@ func (w *pageWalk) freelist(id uint64) {
 		return
 	}
 	for i := range n {
-		if free := binary.NativeEndian.Uint64(b[at+8*i:]); free < 2 || free >= w.meta.highWater {
+		switch free := binary.NativeEndian.Uint64(b[at+8*i:]); {
+		case free < 2 || free >= w.meta.highWater:
 			w.problemf("the free list has page %d, which is outside the file", free)
+		case w.free.has(free):
+			w.problemf("the free list has page %d twice", free)
+		default:
+			w.free.add(free)
 		}
 	}
 }
@@ -129,6 +166,11 @@ func slice(b []byte, at, n uint64) ([]byte, bool) {
 }
 
 func (w *pageWalk) branch(id uint64, b []byte, count, depth int) {
+	w.children(id, b, count, func(child uint64) { w.tree(child, depth+1) })
+}
+
+// children shows the pages that a branch page leads to.
+func (w *pageWalk) children(id uint64, b []byte, count int, show func(child uint64)) {
 	order := binary.NativeEndian
 	var previous []byte
 	for i := range count {
@@ -144,7 +186,7 @@ func (w *pageWalk) branch(id uint64, b []byte, count, depth int) {
 			return
 		}
 		previous = key
-		w.tree(order.Uint64(e[8:]), depth+1)
+		show(order.Uint64(e[8:]))
 	}
 }
 
@@ -180,7 +222,11 @@ func (w *pageWalk) bucket(name string, value []byte, depth int) {
 		return
 	}
 	order := binary.NativeEndian
-	if root := order.Uint64(value); root != 0 {
+	switch root := order.Uint64(value); {
+	case root != 0 && w.shallow:
+		w.skeleton(name, root)
+		return
+	case root != 0:
 		w.tree(root, depth+1)
 		return
 	}

@@ -68,7 +68,7 @@ func (s *Store) adopt(ctx context.Context, r jobs.Restore) (jobs.Restore, error)
 			return nil, err
 		}
 		return b.putWithEntry(b.bucket(bucketMeta), metaRestored, raw, jobs.Entry{
-			Kind: jobs.EntryAdopted, Principal: r.By, Message: "the store is used as it is; external calls wait for a word: " + r.Reason, Data: raw,
+			Kind: jobs.EntryAdopted, Principal: r.By, Message: "the store is used as it is; external calls wait for a word: " + r.Reason, Data: withoutSum(raw),
 		})
 	})
 	return r, err

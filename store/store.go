@@ -208,7 +208,11 @@ func openBolt(file *os.File, readOnly bool) (*bbolt.DB, error) {
 	if !info.Mode().IsRegular() {
 		return refuse(errors.New("it is not a regular file"))
 	}
-	if _, err := inspectFile(file, info.Size()); err != nil {
+	head, err := inspectFile(file, info.Size())
+	if err != nil {
+		return refuse(err)
+	}
+	if err := checkSkeleton(file, head.current); err != nil {
 		return refuse(err)
 	}
 	var db *bbolt.DB

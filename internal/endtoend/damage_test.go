@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -150,4 +152,183 @@ func TestG13_DamagedStoreIsKept(t *testing.T) {
 	d.start()
 	d.wait(d.submit(call("k", "ledger_none", l.args("a"))).GetId(), completed)
 	l.wantStarts("a", 1)
+}
+
+// G13: a store that is damaged in any of these ways is refused with the reason and left
+// as it is, or it is served, with what is damaged shown as damaged and nothing else
+// touched. No key is ever free again, nothing is begun anew, and nothing panics.
+func TestG13_EveryKindOfDamage(t *testing.T) {
+	t.Parallel()
+	d, l := startDaemon(t), newLedgers(t)
+	var ids []string
+	submit := func(n int) (*macexecv1.Job, error) {
+		name := fmt.Sprint("job-", n)
+		return d.Submit(d.context(), call(name, "ledger_none", l.args(name)))
+	}
+	run := func(n int) {
+		t.Helper()
+		job, err := submit(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, job.GetId())
+		d.wait(job.GetId(), completed)
+	}
+	const all = 12
+	for n := range all / 2 {
+		run(n)
+	}
+	backup := filepath.Join(d.state, "backup.db")
+	if code, output := d.macexec("store", "backup", backup); code != 0 {
+		t.Fatalf("exit code %d: %s", code, output)
+	}
+	for n := all / 2; n < all; n++ {
+		run(n)
+	}
+	d.end(syscall.SIGTERM)
+	path, witnessed := filepath.Join(d.state, "store.db"), filepath.Join(d.state, "witness.json")
+	whole, witness := string(readFile(t, path)), string(readFile(t, witnessed))
+	page := os.Getpagesize()
+	flip := func(within string, behind int) func([]byte) []byte {
+		return func(b []byte) []byte {
+			found := 0
+			for at := 0; ; found++ {
+				next := bytes.Index(b[at:], []byte(within))
+				if next < 0 {
+					break
+				}
+				at += next + len(within)
+				b[at+behind] ^= 1 // also in pages of before, which nobody reads
+			}
+			if found == 0 {
+				t.Fatalf("the store has no %q", within)
+			}
+			return b
+		}
+	}
+	tests := []struct {
+		name  string
+		spoil func([]byte) []byte // nil: it is gone
+		want  string              // of these the code that a start is refused with; "": it may be served
+	}{
+		{"cut to half of what it holds", func(b []byte) []byte { return b[:len(bytes.TrimRight(b, "\x00"))/2] }, "CANNOT_SERVE"},
+		{"the first 4 KiB are zeros", func(b []byte) []byte { clear(b[:4<<10]); return b }, ""},
+		{"the first 8 KiB are zeros", func(b []byte) []byte { clear(b[:8<<10]); return b }, "CANNOT_SERVE"},
+		{"every other page is zeros", func(b []byte) []byte {
+			for at := page; at < len(b); at += 2 * page {
+				clear(b[at:min(at+page, len(b))])
+			}
+			return b
+		}, "CANNOT_SERVE"},
+		{"every other page is zeros, from the first", func(b []byte) []byte {
+			for at := 0; at < len(b); at += 2 * page {
+				clear(b[at:min(at+page, len(b))])
+			}
+			return b
+		}, "CANNOT_SERVE"},
+		{"text", func([]byte) []byte { return []byte("this was a store once\n") }, "CANNOT_SERVE"},
+		{"0 bytes", func([]byte) []byte { return []byte{} }, "CANNOT_SERVE"},
+		{"missing", nil, "STORE_MISSING"},
+		{"an older copy", func([]byte) []byte { return readFile(t, backup) }, "STORE_OLDER"},
+		{"a bit of a job's principal", flip(`{"id":"`+ids[3]+`","host":"`, 2), ""},
+		{"a bit of a job's time", flip(`"principal":"owner","key":"job-5"`, 30), ""},
+		{"a bit of a key's fingerprint", flip(`{"key":{"principal":"owner","text":"job-4"},"kind":"job","fingerprint":"`, 9), ""},
+		{"a bit of a key's job", flip(`{"key":{"principal":"owner","text":"job-2"},"kind":"job","fingerprint":"`, 85), ""},
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 10 {
+		at, bit := 2*page+random.IntN(len(strings.TrimRight(whole, "\x00"))-2*page), random.IntN(8)
+		tests = append(tests, struct {
+			name  string
+			spoil func([]byte) []byte
+			want  string
+		}{fmt.Sprintf("bit %d of byte %d", bit, at), func(b []byte) []byte { b[at] ^= 1 << bit; return b }, ""})
+	}
+	for _, test := range tests {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		d.write(witnessed, witness)
+		bad := ""
+		if test.spoil != nil {
+			bad = string(test.spoil([]byte(whole)))
+			d.write(path, bad)
+		}
+		if refused, output := d.tryStart(); refused {
+			if test.want == "" {
+				test.want = "the store"
+			}
+			if !strings.Contains(output, test.want) || strings.Contains(output, "goroutine ") {
+				t.Errorf("%s: refused, and not as %s: %s", test.name, test.want, output)
+			}
+			if left, err := os.ReadFile(path); string(left) != bad || (err != nil) != (test.spoil == nil) {
+				t.Errorf("%s: the file was changed: %v", test.name, err)
+			}
+			continue
+		}
+		if test.want != "" {
+			t.Errorf("%s: it was served", test.name)
+		}
+		shown := 0
+		for n, id := range ids {
+			got, err := d.Jobs.GetJob(d.context(), &macexecv1.GetJobRequest{Id: id})
+			if err != nil {
+				wantCode(t, err, "RECORD_DAMAGED")
+				shown++
+			} else if job := got.GetJob(); job.GetState() != completed || job.GetKey() != fmt.Sprint("job-", n) || job.GetPrincipal() != "owner" {
+				t.Errorf("%s: job %s is believed to be %v", test.name, id, job)
+			}
+			if job, err := submit(n); err != nil {
+				wantCode(t, err, "RECORD_DAMAGED")
+				shown++
+			} else if job.GetId() != id {
+				t.Errorf("%s: key %d is answered with job %s, not %s", test.name, n, job.GetId(), id)
+			}
+		}
+		fresh, err := d.Submit(d.context(), call("fresh", "ledger_none", l.args("fresh")))
+		if err == nil {
+			d.wait(fresh.GetId(), completed)
+		}
+		if strings.HasPrefix(test.name, "a bit") && (shown == 0 || err != nil) {
+			t.Errorf("%s: %d records are shown as damaged, and a new call is answered: %v", test.name, shown, err)
+		}
+		t.Logf("%s: served, %d answers are that a record is damaged", test.name, shown)
+		if log := d.process.log.String(); strings.Contains(log, "goroutine ") {
+			t.Errorf("%s: the daemon says %s", test.name, log)
+		}
+		d.kill()
+	}
+	for n := range all {
+		l.wantStarts(fmt.Sprint("job-", n), 1)
+	}
+	d.write(path, whole)
+	d.write(witnessed, witness)
+	d.start()
+}
+
+// tryStart starts the daemon, unless it refuses to.
+func (d *daemon) tryStart() (refused bool, output string) {
+	d.t.Helper()
+	log := &logWatch{ready: make(chan struct{})}
+	cmd := exec.Command(filepath.Join(built.bin, "macexec"), "serve", "--state", d.state)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + d.state}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	p := &process{cmd: cmd, log: log, gone: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait()
+		close(p.gone)
+	}()
+	select {
+	case <-log.ready:
+		d.process = p
+		return false, ""
+	case <-p.gone:
+		if cmd.ProcessState.ExitCode() != 10 {
+			d.t.Errorf("the daemon exits with %v", cmd.ProcessState)
+		}
+		return true, log.String()
+	}
 }
