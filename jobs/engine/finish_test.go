@@ -2,6 +2,7 @@ package engine
 
 import (
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,16 @@ import (
 	"github.com/macexec/macexec/executor/keeper"
 	"github.com/macexec/macexec/jobs"
 )
+
+// What left the tool's session and could not be ended is reported with the job.
+func TestEscapedProcessesAreReported(t *testing.T) {
+	t.Parallel()
+	j := &jobs.Job{Attempts: []jobs.Attempt{{N: 1}}}
+	(&attempt{job: j, n: 1}).keepExit(j, executor.Found{Exit: &keeper.Exit{Escaped: []keeper.Process{{Pid: 41, StartTime: "1"}, {Pid: 42, StartTime: "1"}}}})
+	if got := j.Attempts[0].Exit.Escaped; !slices.Equal(got, []int{41, 42}) || len(j.Warnings) != 1 || j.Usage.Scope != jobs.UsagePartial {
+		t.Errorf("escaped %v, warnings %q, usage %s", got, j.Warnings, j.Usage.Scope)
+	}
+}
 
 // The figures of a job are whole only if those of all its attempts are.
 func TestUsageScope(t *testing.T) {

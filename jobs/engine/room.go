@@ -50,8 +50,11 @@ func (e *Engine) owe(d debt) {
 	if !e.debts.paying {
 		e.debts.paying = true
 		e.goRun(func() {
-			// What is not paid when the engine stops, Stop tries once more.
-			for p := e.newPause(); !e.payDebts(e.stopped) && p.wait(e.stopped); {
+			p := e.newPause()
+			for !e.payDebts(e.stopped) {
+				if !p.wait(e.stopped) {
+					return // Stop tries once more
+				}
 			}
 		})
 	}
@@ -165,6 +168,16 @@ func (e *Engine) lasting(id, message string, f func(*jobs.Job) error) (*jobs.Job
 			return nil, errLeft
 		}
 	}
+}
+
+// mayBeCutShort reports whether a full disk may have cut short what the attempt made.
+func (a *attempt) mayBeCutShort() bool {
+	if a.tool == nil {
+		if err := a.load(); err != nil {
+			return true // nobody knows what it was to make
+		}
+	}
+	return len(a.tool.Artifacts) > 0
 }
 
 // makeRoom removes what an attempt has made that met the end of the disk, before its end

@@ -26,15 +26,8 @@ func (a *attempt) verify(found executor.Found) error {
 		}
 		return a.endBy(found, jobs.EndedBadOutput, why)
 	}
-	if found.Exit.NoRoom {
-		if a.tool == nil {
-			if err := a.load(); err != nil {
-				return bad("what it made cannot be verified: " + plainMessage(err))
-			}
-		}
-		if len(a.tool.Artifacts) > 0 {
-			return a.endBy(found, jobs.EndedDiskFull, "it exited with 0, but then its disk had no room left, so what it made cannot be told to be whole")
-		}
+	if found.Exit.NoRoom && a.mayBeCutShort() {
+		return a.endBy(found, jobs.EndedDiskFull, "it exited with 0, but then its disk had no room left, so what it made cannot be told to be whole")
 	}
 	if a.variant == nil {
 		if err := a.reload(ctx); err != nil {
