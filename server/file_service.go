@@ -137,7 +137,7 @@ func hexDigest(s string) bool {
 
 func (s *fileService) DownloadFile(req *macexecv1.DownloadFileRequest, stream grpc.ServerStreamingServer[macexecv1.DownloadFileResponse]) error {
 	ctx := stream.Context()
-	file, info, err := s.server.engine.OpenFile(ctx, caller(ctx), req.GetReference())
+	file, info, err := s.open(ctx, req.GetReference())
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (s *fileService) DownloadFile(req *macexecv1.DownloadFileRequest, stream gr
 }
 
 func (s *fileService) StatFile(ctx context.Context, req *macexecv1.StatFileRequest) (*macexecv1.StatFileResponse, error) {
-	info, err := s.server.engine.StatFile(ctx, caller(ctx), req.GetReference())
+	info, err := s.stat(ctx, req.GetReference())
 	if err != nil {
 		return nil, err
 	}

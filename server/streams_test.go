@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -185,6 +186,22 @@ func TestOversize(t *testing.T) {
 	resp, err := stock.GetJob(t.Context(), &macexecv1.GetJobRequest{})
 	if err != nil || !slices.Equal(resp.GetJob().GetOmitted(), []string{"result"}) || resp.GetJob().GetState() != macexecv1.JobState_JOB_STATE_COMPLETED {
 		t.Errorf("a job with a huge result: omitted %v, %v", resp.GetJob().GetOmitted(), err)
+	}
+	var result, whole bytes.Buffer
+	info, err := c.Fetch(t.Context(), "job:huge/@result", &result)
+	if err != nil || !bytes.Equal(result.Bytes(), huge.Result) || info.GetSize() != int64(len(huge.Result)) {
+		t.Errorf("the result as a file: %v, %v", info, err)
+	}
+	var read struct {
+		ID, State string
+		Result    string
+		Omitted   []string
+	}
+	if _, err := c.Fetch(t.Context(), "job:huge/@job", &whole); err != nil {
+		t.Error(err)
+	}
+	if err := json.Unmarshal(whole.Bytes(), &read); err != nil || read.ID != "huge" || read.State != "completed" || len(read.Result) != 10<<20 || len(read.Omitted) != 0 {
+		t.Errorf("the whole job as a file: %d bytes, %v", whole.Len(), err)
 	}
 	var ids []string
 	for token := ""; ; {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -109,6 +110,28 @@ func (t *tool) do(word string) error {
 			}
 		}
 		return nil
+	case "raw", "rawerr": // these bytes, written in hexadecimal
+		b, err := hex.DecodeString(rest)
+		if err != nil {
+			return err
+		}
+		out := map[string]*os.File{"raw": os.Stdout, "rawerr": os.Stderr}[verb]
+		_, err = out.Write(b)
+		return err
+	case "noise": // so many bytes that are no text, always the same ones
+		n, err := strconv.ParseInt(rest, 10, 64)
+		if err != nil {
+			return err
+		}
+		_, err = io.CopyN(os.Stdout, rand.NewChaCha8([32]byte{60}), n)
+		return err
+	case "json": // an object with a text of so many bytes
+		n, err := strconv.Atoi(rest)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(os.Stdout, `{"text":%q}`, strings.Repeat("r", n))
+		return err
 	case "flood": // so many bytes, in numbered lines of 16, half of them as complaints
 		return flood(rest)
 	case "write": // so many bytes more into the output

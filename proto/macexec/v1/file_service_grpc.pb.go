@@ -32,7 +32,9 @@ const (
 // FileService moves files to the host and from it.
 //
 // A reference names a file: "sha256:<hex>" is one that the caller's principal has
-// uploaded, "job:<id>/<artifact>" is the output of a job. A digest is not a
+// uploaded, "job:<id>/<artifact>" is the output of a job; to be read only, and no
+// argument, are "job:<id>/@result", the result of a job, and "job:<id>/@job", the
+// whole job as a JSON document: for what is too large for a message. A digest is not a
 // capability: a file that somebody else uploaded is not found.
 type FileServiceClient interface {
 	// UploadFile stores a file under its SHA-256. The first message is the start, all
@@ -122,7 +124,9 @@ func (c *fileServiceClient) StatFile(ctx context.Context, in *StatFileRequest, o
 // FileService moves files to the host and from it.
 //
 // A reference names a file: "sha256:<hex>" is one that the caller's principal has
-// uploaded, "job:<id>/<artifact>" is the output of a job. A digest is not a
+// uploaded, "job:<id>/<artifact>" is the output of a job; to be read only, and no
+// argument, are "job:<id>/@result", the result of a job, and "job:<id>/@job", the
+// whole job as a JSON document: for what is too large for a message. A digest is not a
 // capability: a file that somebody else uploaded is not found.
 type FileServiceServer interface {
 	// UploadFile stores a file under its SHA-256. The first message is the start, all

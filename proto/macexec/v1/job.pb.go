@@ -917,7 +917,9 @@ type Job struct {
 	// When it reached its final state.
 	EndedAt *timestamppb.Timestamp `protobuf:"bytes,36,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	// The names of fields that are left out of this message because it would
-	// otherwise be larger than a client accepts by default (4 MiB).
+	// otherwise be larger than a client accepts by default (4 MiB). They can be read
+	// all the same: FileService.DownloadFile of "job:<id>/@result" gives the result,
+	// of "job:<id>/@job" the whole job as a JSON document.
 	Omitted []string `protobuf:"bytes,37,rep,name=omitted,proto3" json:"omitted,omitempty"`
 	// In the answer to one call: the same call was made before under this key, and
 	// this is its job. The server leaves it false, since SubmitJobResponse says it;
