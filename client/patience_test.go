@@ -116,3 +116,21 @@ func TestWatchNeedsACursor(t *testing.T) {
 		t.Error("a watch from the oldest event on, and no error")
 	}
 }
+
+// A host that somebody drains is no daemon that will soon be back: that it takes no
+// upload is told at once, however much patience there is.
+func TestDrainedHostRefusesUploadAtOnce(t *testing.T) {
+	t.Parallel()
+	d := &daemon{
+		stat: func() (*macexecv1.StatUploadResponse, error) { return &macexecv1.StatUploadResponse{}, nil },
+		upload: func(int, grpc.ClientStreamingServer[macexecv1.UploadFileRequest, macexecv1.UploadFileResponse]) error {
+			return answer(t, codes.Unavailable, &macexecv1.Error{Code: "HOST_DRAINING", Metadata: map[string]string{"mode": "draining"}})
+		},
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	_, err := start(t, d, time.Hour).UploadFrom(ctx, bytes.NewReader([]byte("content")))
+	if e := failure(t, err); e.Code() != "HOST_DRAINING" || ctx.Err() != nil {
+		t.Errorf("%v", e)
+	}
+}

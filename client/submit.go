@@ -44,6 +44,17 @@ func (c *Client) Submit(ctx context.Context, req *macexecv1.SubmitJobRequest) (*
 	return job, nil
 }
 
+// LookupKey returns what a key stands for, or nil if nothing ever started under it, and
+// changes nothing. It is repeated until there is an answer.
+func (c *Client) LookupKey(ctx context.Context, key string) (*macexecv1.KeyRecord, error) {
+	req := &macexecv1.LookupKeyRequest{Key: key}
+	resp, err := deliver(ctx, c, func() (*macexecv1.LookupKeyResponse, error) { return c.Jobs.LookupKey(ctx, req) })
+	if e, ok := errors.AsType[*Error](err); ok && e.Code() == "JOB_NOT_FOUND" {
+		return nil, nil //nolint:nilnil // the key is free
+	}
+	return resp.GetRecord(), err
+}
+
 // Fence makes sure that nothing ever starts under a key that is still free, and
 // returns what the key stands for now: a fence, or the job that it already has.
 // planted says that it was free until now; it is false when an earlier try had

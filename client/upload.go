@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
@@ -17,7 +20,7 @@ import (
 // Upload stores a local file on the host, and returns how arguments name it; see
 // UploadFrom.
 func (c *Client) Upload(ctx context.Context, path string, options ...TransferOption) (*macexecv1.FileInfo, error) {
-	file, err := os.Open(path)
+	file, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -25,19 +28,53 @@ func (c *Client) Upload(ctx context.Context, path string, options ...TransferOpt
 	return c.UploadFrom(ctx, file, options...)
 }
 
+// Reference is how arguments name a local file once it is uploaded. Nothing is sent.
+func Reference(ctx context.Context, path string) (string, error) {
+	file, err := openRegular(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	digest, _, err := digestOf(ctx, file)
+	return "sha256:" + digest, err
+}
+
+// openRegular opens a regular file, or a link to one. Nothing else has an end that can be
+// gone back from, and a pipe would hold the opening until somebody writes.
+func openRegular(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "upload", Path: path, Err: errors.New("it is no regular file")}
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+func digestOf(ctx context.Context, content io.ReaderAt) (digest string, size int64, err error) {
+	sum := sha256.New()
+	size, err = copyAt(ctx, sum, content, math.MaxInt64)
+	return hex.EncodeToString(sum.Sum(nil)), size, err
+}
+
 // UploadFrom stores content on the host, and returns how arguments name it. It reads
 // the content first for its digest. Nothing is sent if the host already has it from
 // this principal; and what an earlier upload brought over, by whatever process, is
 // not sent again. When the line breaks the upload goes on from where the host says it
 // stands, until there has been nothing but failure for the client's patience, or ctx
-// ends.
+// ends. A host that somebody drains refuses new uploads, and that is told at once.
 func (c *Client) UploadFrom(ctx context.Context, content io.ReaderAt, options ...TransferOption) (*macexecv1.FileInfo, error) {
-	sum := sha256.New()
-	size, err := copyAt(ctx, sum, content, math.MaxInt64)
+	digest, size, err := digestOf(ctx, content)
 	if err != nil {
 		return nil, err
 	}
-	u := &upload{c: c, transfer: transferOf(options), content: content, size: size, digest: hex.EncodeToString(sum.Sum(nil))}
+	u := &upload{c: c, transfer: transferOf(options), content: content, size: size, digest: digest}
 	err = c.repeat(ctx, func() (bool, error) { return u.try(ctx) }, u.again)
 	return u.stored, err
 }
@@ -122,6 +159,8 @@ func (u *upload) again(e *Error) bool {
 	switch {
 	case e.NotReached():
 		return u.reached
+	case e.Code() == "HOST_DRAINING" && e.Detail.GetMetadata()["mode"] != "":
+		return false // somebody drains the host, which lasts; a daemon that only stops names no mode
 	case interrupted(e), e.Code() == codeUploadInProgress:
 		return true
 	case e.Detail.GetMetadata()["field"] == "start.offset":

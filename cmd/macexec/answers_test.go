@@ -172,12 +172,45 @@ func (h *hosting) GetHost(context.Context, *macexecv1.GetHostRequest) (*macexecv
 	return &macexecv1.GetHostResponse{Host: host}, nil
 }
 
-// losing is the key of a call whose answer never comes.
-const losing = "losing"
+// losing is the key of a call whose answer never comes, unlooked that of one which cannot
+// be looked up either, and silent that of a call that is never decided. The keys that
+// stand for something have a job J, or had one, or are fenced.
+const (
+	losing   = "losing"
+	unlooked = "unlooked"
+	silent   = "silent"
+	taken    = "taken"
+	pruned   = "pruned"
+	fenced   = "fenced"
+)
+
+func (a answers) LookupKey(_ context.Context, req *macexecv1.LookupKeyRequest) (*macexecv1.LookupKeyResponse, error) {
+	record := &macexecv1.KeyRecord{Key: req.GetKey(), JobId: "J"}
+	switch req.GetKey() {
+	case unlooked:
+		a.lose()
+		return nil, status.Error(codes.Unavailable, "nobody hears this")
+	case taken:
+		record.Kind, record.Job = macexecv1.KeyKind_KEY_KIND_JOB, jobOf("completed")
+	case pruned:
+		record.Kind = macexecv1.KeyKind_KEY_KIND_TOMBSTONE
+	case fenced:
+		record.Kind, record.JobId = macexecv1.KeyKind_KEY_KIND_FENCE, ""
+	default:
+		st, err := status.New(codes.NotFound, "free").WithDetails(&macexecv1.Error{
+			Class: macexecv1.ErrorClass_ERROR_CLASS_RESOURCE, Code: string(jobs.CodeJobNotFound),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return nil, st.Err()
+	}
+	return &macexecv1.LookupKeyResponse{Record: record}, nil
+}
 
 const hostile = "title\x1b]0;owned\x07 and \u202egpj.exe\nError: forged"
 
-func (a answers) SubmitJob(_ context.Context, req *macexecv1.SubmitJobRequest) (*macexecv1.SubmitJobResponse, error) {
+func (a answers) SubmitJob(ctx context.Context, req *macexecv1.SubmitJobRequest) (*macexecv1.SubmitJobResponse, error) {
 	key := req.GetIdempotencyKey()
 	if ids := req.GetContext(); ids.GetTraceparent() != "" || ids.GetTracestate() != "" {
 		return nil, status.Error(codes.Internal, "the trace of another call")
@@ -185,6 +218,10 @@ func (a answers) SubmitJob(_ context.Context, req *macexecv1.SubmitJobRequest) (
 	if key == losing {
 		a.lose()
 		return nil, status.Error(codes.Unavailable, "nobody hears this")
+	}
+	if key == silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	if info, ok := jobs.Codes()[jobs.Code(key)]; ok {
 		class, _ := document.Enum[macexecv1.ErrorClass](string(info.Class))

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"io"
-	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -13,11 +11,21 @@ import (
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
+// fill adds to a request what files of this machine and the daemon say: its context and
+// its arguments. sent says how arguments name a local file.
+func (a *app) fill(ctx context.Context, c *client.Client, f *callFlags, req *macexecv1.CheckCallRequest, sent func(path string) (string, error)) (err error) {
+	if req.Context, err = a.withFile(ctx, req.GetContext(), f); err != nil {
+		return err
+	}
+	req.Arguments, err = a.arguments(ctx, c, f, req.GetTool(), sent)
+	return err
+}
+
 // arguments makes the JSON text of the arguments: the bytes of --args untouched,
 // or the -a settings with their types from the tool's schema.
-func (a *app) arguments(ctx context.Context, c *client.Client, f *callFlags, tool string) ([]byte, error) {
+func (a *app) arguments(ctx context.Context, c *client.Client, f *callFlags, tool string, sent func(path string) (string, error)) ([]byte, error) {
 	if f.argsFile != "" {
-		return a.readFile(f.argsFile)
+		return a.readArguments(ctx, f.argsFile)
 	}
 	settings := make([]argument.Setting, len(f.set))
 	for i, text := range f.set {
@@ -33,31 +41,15 @@ func (a *app) arguments(ctx context.Context, c *client.Client, f *callFlags, too
 	if err != nil {
 		return nil, beforehand(err)
 	}
-	return argument.Of(resp.GetTool()).Build(settings, argument.Sources{
-		Env: a.Getenv,
-		Upload: func(path string) (string, error) {
-			file, err := a.upload(ctx, c, path)
-			if err != nil {
-				return "", err
-			}
-			return file.GetReference(), nil
-		},
-	})
+	return argument.Of(resp.GetTool()).Build(settings, argument.Sources{Env: a.Getenv, Upload: sent})
 }
 
-// readFile reads a whole file, or stdin for "-".
-func (a *app) readFile(path string) ([]byte, error) {
-	var text []byte
-	var err error
-	if path == "-" {
-		text, err = io.ReadAll(a.In)
-	} else {
-		text, err = os.ReadFile(path)
+// uploading sends local files to the host.
+func (a *app) uploading(ctx context.Context, c *client.Client) func(path string) (string, error) {
+	return func(path string) (string, error) {
+		file, err := a.upload(ctx, c, path)
+		return file.GetReference(), err
 	}
-	if err != nil {
-		return nil, unreadable(err)
-	}
-	return text, nil
 }
 
 func (a *app) callCommand() *cobra.Command {
@@ -77,14 +69,23 @@ func (a *app) callCommand() *cobra.Command {
 			return err
 		}
 		defer c.Close() //nolint:errcheck // the answer is there
-		a.ownKey(&s)
-		raw, err := a.arguments(ctx, c, &f, args[0])
+		known, err := a.ownKey(ctx, c, &s)
 		if err != nil {
 			return withIDs(err, s.key, check.GetContext())
 		}
+		sent := a.uploading(ctx, c)
+		if known != nil {
+			sent = func(path string) (string, error) { return a.named(ctx, path) }
+		}
+		if err := s.room(); err != nil {
+			return withIDs(a.unmade(ctx, c, &s, known, err), s.key, check.GetContext())
+		}
+		if err := a.fill(ctx, c, &f, check, sent); err != nil {
+			return withIDs(a.unmade(ctx, c, &s, known, err), s.key, check.GetContext())
+		}
 		return a.submit(ctx, c, &s, &macexecv1.SubmitJobRequest{
 			Tool: check.GetTool(), ToolVersion: check.GetToolVersion(),
-			Arguments: raw, Purpose: check.GetPurpose(), Options: check.GetOptions(), Context: check.GetContext(),
+			Arguments: check.GetArguments(), Purpose: check.GetPurpose(), Options: check.GetOptions(), Context: check.GetContext(),
 		})
 	})
 	cmd.Long = callHelp
@@ -101,77 +102,11 @@ starts nothing again, whatever became of the first answer. Without --key one is 
 and printed on stderr before anything is sent.
 
 While it waits, stderr says what for. Ctrl-C ends the wait and not the job, and
-prints how to follow and how to cancel it; so does the end of --wait.`
+prints how to follow and how to cancel it; so does the end of --wait.
 
-// submission is how a call is made and what is done then; call and jobs rerun share
-// it.
-type submission struct {
-	key, downloadTo string
-	detach, bounded bool
-	limit           time.Duration
-}
-
-func (s *submission) add(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&s.key, "key", "", "the idempotency key (one is made and printed on stderr)")
-	flags.BoolVar(&s.detach, "detach", false, "return as soon as the call is accepted")
-	flags.DurationVar(&s.limit, "wait", 0, "wait at most so long (no limit)")
-	flags.StringVar(&s.downloadTo, "download", "", "fetch the artifacts of the ended job into DIR")
-	nothing(cmd, "key", "wait")
-	folders(cmd, "download")
-}
-
-// check refuses what cannot be meant, before anything is sent.
-func (s *submission) check(cmd *cobra.Command) error {
-	s.bounded = cmd.Flags().Changed("wait")
-	switch {
-	case s.detach && (s.bounded || s.downloadTo != ""):
-		return usagef("leave out --detach, or use macexec jobs wait and macexec jobs artifacts later", "--detach does not wait, so --wait and --download have no meaning with it")
-	case s.limit < 0:
-		return usagef("--wait 30s", "the wait %s is negative", s.limit)
-	case cmd.Flags().Changed("key") && s.key == "":
-		return usagef("leave out --key to have one made", "the key is empty")
-	case s.downloadTo != "":
-		// Before the call: a folder that cannot be made is no reason to lose a result.
-		return makeFolder(s.downloadTo)
-	default:
-		return nil
-	}
-}
-
-// ownKey makes a key where none was given, and tells it before anything is sent:
-// whatever happens then, the same key repeats the call without starting it twice.
-func (a *app) ownKey(s *submission) {
-	if s.key == "" {
-		s.key = client.NewKey()
-		a.remarkf("key: %s", s.key)
-	}
-}
-
-// submit makes the call under the submission's key, and waits for its job.
-func (a *app) submit(ctx context.Context, c *client.Client, s *submission, req *macexecv1.SubmitJobRequest) error {
-	req.IdempotencyKey = s.key
-	job, err := c.Submit(ctx, req)
-	if err != nil {
-		return withIDs(submitError(err, s.key), s.key, req.GetContext())
-	}
-	if job.GetReplayed() {
-		a.remarkf("replay: this key belongs to job %s; nothing new was started", job.GetId())
-	}
-	if s.detach {
-		return a.accepted(job)
-	}
-	return a.follow(ctx, c, job, waiting{bounded: s.bounded, limit: s.limit, download: s.downloadTo})
-}
-
-// accepted is the end of a call that does not wait: the call is accepted, whatever
-// becomes of its job.
-func (a *app) accepted(job *macexecv1.Job) error {
-	if job.GetState() == macexecv1.JobState_JOB_STATE_AWAITING_APPROVAL {
-		a.remarkApproval(job)
-	}
-	return a.printAccepted(job)
-}
+--wait counts from when the call is sent, after uploads. When it ends before there is
+an answer the exit code is 11: repeat the call with the same key. With --wait 0s the
+answer is waited for, and the job is not.`
 
 func (a *app) checkCommand() *cobra.Command {
 	var f callFlags
@@ -185,7 +120,7 @@ func (a *app) checkCommand() *cobra.Command {
 			return err
 		}
 		defer c.Close() //nolint:errcheck // the answer is there
-		if req.Arguments, err = a.arguments(cmd.Context(), c, &f, args[0]); err != nil {
+		if err := a.fill(cmd.Context(), c, &f, req, a.uploading(cmd.Context(), c)); err != nil {
 			return err
 		}
 		resp, err := c.Tools.CheckCall(cmd.Context(), req)

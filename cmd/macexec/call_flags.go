@@ -1,12 +1,13 @@
 package main
 
 import (
-	"os"
+	"context"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/macexec/macexec/proto/document"
@@ -55,8 +56,8 @@ func (f *callFlags) add(cmd *cobra.Command) {
 	nothing(cmd, "arg", "tool-version", "timeout", "start-by", "supersedes", "run-id", "tool-call-id", "trace-id", "context-id", "label")
 }
 
-// request makes what is the same for a check and for a submission. now is when
-// the command began.
+// request makes what is the same for a check and for a submission, as far as the flags
+// say it; fill adds what files and the daemon say. now is when the command began.
 func (a *app) request(f *callFlags, tool string, now time.Time) (*macexecv1.CheckCallRequest, error) {
 	if f.argsFile != "" && len(f.set) > 0 {
 		return nil, usagef("give all arguments with -a, or all with --args", "-a and --args exclude each other")
@@ -72,9 +73,6 @@ func (a *app) request(f *callFlags, tool string, now time.Time) (*macexecv1.Chec
 	ids, err := f.callContext()
 	if err != nil {
 		return nil, err
-	}
-	if f.serialContext && ids.GetContextId() == "" {
-		return nil, usagef("add --context-id C, or leave out --serial-context", "--serial-context has no context to be serial in")
 	}
 	return &macexecv1.CheckCallRequest{
 		Tool: tool, ToolVersion: f.version, Purpose: purpose, Options: options, Context: ids,
@@ -117,36 +115,40 @@ func point(text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
+// callContext is the call context as far as the flags say it.
 func (f *callFlags) callContext() (*macexecv1.CallContext, error) {
-	ids := &macexecv1.CallContext{}
-	if f.contextFile != "" {
-		text, err := os.ReadFile(f.contextFile)
-		if err != nil {
-			return nil, unreadable(err)
-		}
-		if err := protojson.Unmarshal(text, ids); err != nil {
-			return nil, usagef("its fields are those of request_context in a job document, such as run_id", "%s is no call context: %s", f.contextFile, err)
-		}
-	}
-	for _, id := range []struct {
-		flag  string
-		field *string
-	}{{f.runID, &ids.RunId}, {f.toolCallID, &ids.ToolCallId}, {f.traceID, &ids.TraceId}, {f.contextID, &ids.ContextId}} {
-		if id.flag != "" {
-			*id.field = id.flag
-		}
-	}
 	labels, err := labels(f.labels)
 	if err != nil {
 		return nil, err
 	}
-	for k, v := range labels {
-		if ids.Labels == nil {
-			ids.Labels = map[string]string{}
-		}
-		ids.Labels[k] = v
+	if f.serialContext && f.contextID == "" && f.contextFile == "" {
+		return nil, errNoContext()
 	}
-	return ids, nil
+	return &macexecv1.CallContext{RunId: f.runID, ToolCallId: f.toolCallID, TraceId: f.traceID, ContextId: f.contextID, Labels: labels}, nil
+}
+
+func errNoContext() error {
+	return usagef("add --context-id C, or leave out --serial-context", "--serial-context has no context to be serial in")
+}
+
+// withFile is a call context with what a file says that the flags do not.
+func (a *app) withFile(ctx context.Context, ids *macexecv1.CallContext, f *callFlags) (*macexecv1.CallContext, error) {
+	if f.contextFile == "" {
+		return ids, nil
+	}
+	text, err := a.readFile(ctx, f.contextFile)
+	if err != nil {
+		return nil, err
+	}
+	whole := &macexecv1.CallContext{}
+	if err := protojson.Unmarshal(text, whole); err != nil {
+		return nil, usagef("its fields are those of request_context in a job document, such as run_id", "%s is no call context: %s", f.contextFile, err)
+	}
+	proto.Merge(whole, ids)
+	if f.serialContext && whole.GetContextId() == "" {
+		return nil, errNoContext()
+	}
+	return whole, nil
 }
 
 func labels(texts []string) (map[string]string, error) {

@@ -28,8 +28,8 @@ func (a *app) configCommand() *cobra.Command {
 			config := resp.GetConfig()
 			return a.print(config, config.GetPath(), func(w io.Writer) error { return writeConfig(w, config, a.OutTerminal && a.colour()) })
 		}),
-		command("lint [FILE]", "Judge config.yaml as the daemon would, without one; exit code 1 if it is wrong", cobra.MaximumNArgs(1), func(_ *cobra.Command, args []string) error {
-			report, err := a.lintConfig(args)
+		command("lint [FILE]", "Judge config.yaml as the daemon would, without one; exit code 1 if it is wrong", cobra.MaximumNArgs(1), func(cmd *cobra.Command, args []string) error {
+			report, err := a.lintConfig(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -79,9 +79,9 @@ func writeConfig(w io.Writer, c *macexecv1.Config, colour bool) error {
 }
 
 // lintConfig judges a file, or the one of the state folder.
-func (a *app) lintConfig(args []string) (schemas.LintReport, error) {
+func (a *app) lintConfig(ctx context.Context, args []string) (schemas.LintReport, error) {
 	if len(args) == 1 {
-		raw, err := a.readFile(args[0])
+		raw, err := a.readFile(ctx, args[0])
 		if err != nil {
 			return schemas.LintReport{}, err
 		}

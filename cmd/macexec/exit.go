@@ -23,7 +23,7 @@ const (
 	exitUnknown     exitCode = 6  // nothing proves how it ended
 	exitCancelled   exitCode = 7  // it was stopped, or never started
 	exitNotReached  exitCode = 8  // nothing was accepted: the daemon was not reached
-	exitKeyConflict exitCode = 9  // the key belongs to another call
+	exitKeyConflict exitCode = 9  // the key belongs to another call, or to one that this could not be compared with
 	exitRefused     exitCode = 10 // any other refusal: quota, lock, paused, not found
 	exitAnswerLost  exitCode = 11 // it was sent and may be accepted, or its artifacts are not all here: repeat it with the same key
 	exitNotSettled  exitCode = 12 // it is still queued or running

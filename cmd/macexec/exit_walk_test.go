@@ -87,10 +87,22 @@ func TestEveryExitCode(t *testing.T) {
 		{exitRefused, call(string(jobs.CodeKeyFenced)), "new --key"},
 		{exitAnswerLost, call(losing), "--key " + losing},
 		{exitAnswerLost, call(string(jobs.CodeCommitUnknown)), "--key " + string(jobs.CodeCommitUnknown)},
+		{exitAnswerLost, call(unlooked), "--key " + unlooked},
+		{exitAnswerLost, call(silent, "--wait", "300ms"), "not there yet after --wait 300ms"},
 		{exitNotSettled, call(state(jobs.StateQueued), "--wait", "0s"), "macexec jobs cancel queued"},
-		{exitNotSettled, call(state(jobs.StateRunning), "--wait", "10ms"), "macexec jobs wait running"},
+		{exitNotSettled, call(state(jobs.StateRunning), "--wait", "0s"), "macexec jobs wait running"},
 		{exitExpired, call(string(jobs.CodeKeyExpired)), "new --key"},
 		{exitFault, call(string(jobs.CodeInternal)), "ask the person"},
+
+		// A call that cannot be made is no refusal of the job that its key has.
+		{exitUsage, call("free", "--args", filepath.Join(dir, "gone")), "no such file"},
+		{exitKeyConflict, call(taken, "--args", filepath.Join(dir, "gone"), "-o", "json"), "macexec jobs show J"},
+		{exitKeyConflict, call(taken, "--context", filepath.Join(dir, "gone"), "-o", "json"), "macexec jobs show J"},
+		{exitKeyConflict, call(taken, "--download", filepath.Join(dir, "taken", hostile, "x"), "-o", "json"), "could not be compared"},
+		{exitKeyConflict, call(taken, "-a", "x=1", "-o", "json"), "macexec jobs show J"},
+		{exitKeyConflict, []string{"--address", daemon, "jobs", "rerun", "J", "--yes", "--key", taken, "--download", filepath.Join(dir, "taken", hostile, "x")}, "macexec jobs show J"},
+		{exitExpired, call(pruned, "--args", filepath.Join(dir, "gone")), "no longer kept"},
+		{exitRefused, call(fenced, "--args", filepath.Join(dir, "gone")), "is fenced"},
 
 		// With --detach it counts only that the call is accepted.
 		{exitOK, call(state(jobs.StateQueued), "--detach"), ""},

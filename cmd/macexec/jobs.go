@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/macexec/macexec/client"
+	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/proto/document"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
@@ -65,11 +67,13 @@ func (a *app) jobsShowCommand() *cobra.Command {
 }
 
 func (a *app) showKey(ctx context.Context, c *client.Client, key string) error {
-	resp, err := c.Jobs.LookupKey(ctx, &macexecv1.LookupKeyRequest{Key: key})
+	record, err := c.LookupKey(ctx, key)
 	if err != nil {
 		return beforehand(err)
 	}
-	record := resp.GetRecord()
+	if record == nil {
+		return failed(exitRefused, jobs.CodeJobNotFound, fmt.Sprintf("nothing ever started under the key %s", key), "macexec jobs list --all")
+	}
 	return a.print(record, record.GetJobId(), func(w io.Writer) error {
 		var f fields
 		f.add("key", record.GetKey())
@@ -100,17 +104,17 @@ func (a *app) jobsWaitCommand() *cobra.Command {
 		}
 		deadline := clock().Add(limit)
 		// A job that does not exist is found before a long wait for another.
-		jobs := make([]*macexecv1.Job, len(args))
+		found := make([]*macexecv1.Job, len(args))
 		for i, id := range args {
 			resp, err := c.Jobs.GetJob(ctx, &macexecv1.GetJobRequest{Id: id})
 			if err != nil {
 				return beforehand(err)
 			}
-			jobs[i] = resp.GetJob()
+			found[i] = resp.GetJob()
 		}
 		worst := exitOK
-		for _, job := range jobs {
-			w := waiting{bounded: cmd.Flags().Changed("wait"), limit: max(0, deadline.Sub(clock()))}
+		for _, job := range found {
+			w := waiting{bounded: cmd.Flags().Changed("wait"), limit: limit, until: deadline}
 			err := a.follow(ctx, c, job, w)
 			if f, ok := errors.AsType[*failure](err); ok && f.document == nil {
 				worst = worse(worst, f.code)

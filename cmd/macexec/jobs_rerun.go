@@ -54,24 +54,36 @@ func (a *app) jobsRerunCommand() *cobra.Command {
 			return err
 		}
 		defer c.Close() //nolint:errcheck // the answer is there
-		resp, err := c.Jobs.GetJob(ctx, &macexecv1.GetJobRequest{Id: args[0]})
-		if err != nil {
-			return beforehand(err)
-		}
-		old := resp.GetJob()
 		// With a key of its own it may be a repeat, which is answered whatever has
 		// become of the old job.
-		if err := mayRerun(old); err != nil && s.key == "" {
-			return err
+		var known *macexecv1.KeyRecord
+		if s.chosen {
+			if known, err = a.ownKey(ctx, c, &s); err != nil {
+				return withIDs(err, s.key, nil)
+			}
 		}
-		raw, err := a.sameArguments(ctx, c, old, set)
+		old, raw, err := a.callAgain(ctx, c, args[0], set)
+		if err == nil {
+			err = s.room()
+		}
 		if err != nil {
-			return err
+			return withIDs(a.unmade(ctx, c, &s, known, err), s.key, old.GetCall().GetContext())
 		}
-		if err := a.agree(ctx, old, yes); err != nil {
-			return err
+		if !s.chosen {
+			if err := mayRerun(old); err != nil {
+				return err
+			}
 		}
-		a.ownKey(&s)
+		if known == nil {
+			if err := a.agree(ctx, old, yes); err != nil {
+				return err
+			}
+		}
+		if !s.chosen {
+			if _, err := a.ownKey(ctx, c, &s); err != nil {
+				return err
+			}
+		}
 		options := proto.CloneOf(old.GetCall().GetOptions())
 		if options == nil {
 			options = &macexecv1.Options{}
@@ -114,6 +126,16 @@ func mayRerun(old *macexecv1.Job) error {
 	}
 	f.document.JobId = old.GetId()
 	return f
+}
+
+// callAgain reads the old job, and makes the arguments of its call.
+func (a *app) callAgain(ctx context.Context, c *client.Client, id string, set []string) (old *macexecv1.Job, raw []byte, err error) {
+	resp, err := c.Jobs.GetJob(ctx, &macexecv1.GetJobRequest{Id: id})
+	if err != nil {
+		return nil, nil, beforehand(err)
+	}
+	raw, err = a.sameArguments(ctx, c, resp.GetJob(), set)
+	return resp.GetJob(), raw, err
 }
 
 // sameArguments are those of the old call, with its secrets given again.

@@ -119,7 +119,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"call", "x", "--timeout", "-1s"}, "--timeout"},
 		{[]string{"call", "x", "--label", "=v"}, "--label name=value"},
 		{[]string{"call", "x", "--context", "/not/there"}, "check the path"},
-		{[]string{"call", "x", "--args", "/not/there", "--key", "k"}, "check the path"},
+		{[]string{"call", "x", "--args", "/not/there"}, "check the path"},
 		{[]string{"call", "x", "--args", "-", "-a", "a=1"}, "all with --args"},
 		{[]string{"call", "x", "--detach", "--wait", "1s"}, "macexec jobs wait"},
 		{[]string{"call", "x", "--detach", "--download", "d"}, "macexec jobs artifacts"},

@@ -10,10 +10,10 @@ import (
 )
 
 func (a *app) toolsLintCommand() *cobra.Command {
-	return command("lint FILE…", "Judge manifests as the daemon would, without one; exit code 1 if one is wrong", cobra.MinimumNArgs(1), func(_ *cobra.Command, args []string) error {
+	return command("lint FILE…", "Judge manifests as the daemon would, without one; exit code 1 if one is wrong", cobra.MinimumNArgs(1), func(cmd *cobra.Command, args []string) error {
 		ok := true
 		for _, path := range args {
-			text, err := a.readFile(path)
+			text, err := a.readFile(cmd.Context(), path)
 			if err != nil {
 				return err
 			}

@@ -21,6 +21,7 @@ import (
 type waiting struct {
 	bounded  bool // by limit
 	limit    time.Duration
+	until    time.Time // when the limit has passed
 	download string // a folder for the artifacts; empty: none
 }
 
@@ -83,7 +84,7 @@ func (a *app) wait(ctx context.Context, c *client.Client, job *macexecv1.Job, w 
 	cancel := context.CancelFunc(func() {})
 	limited := ctx
 	if w.bounded {
-		limited, cancel = context.WithTimeout(ctx, w.limit)
+		limited, cancel = context.WithDeadline(ctx, w.until)
 	}
 	defer cancel()
 	v := a.watchView(job)

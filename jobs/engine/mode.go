@@ -124,7 +124,8 @@ func refusedBy(m jobs.HostMode) *jobs.Error {
 	if m.Reason != "" {
 		why = " (" + m.Reason + ")"
 	}
-	return jobs.Errorf(jobs.CodeDraining, "%s drains this host%s: it takes no new calls, and answers repeats of known ones", cmp.Or(m.By, "somebody"), why)
+	return jobs.Errorf(jobs.CodeDraining, "%s drains this host%s: it takes no new calls, and answers repeats of known ones", cmp.Or(m.By, "somebody"), why).
+		With("mode", string(m.Mode)) // so that it is not taken for a daemon that is starting again
 }
 
 // errPaused says that a job is not to start now.
