@@ -44,8 +44,9 @@ func (a *attempt) look(ctx context.Context, step schemas.Step) (any, error) {
 		return nil, err
 	}
 	command.Timeout = lookTimeout
-	command.Confine.Write, command.Confine.Network, command.Confine.Metadata = nil, false, false // it only looks
-	command.Confine.Read = append(command.Confine.Read, command.Dir)
+	// It only looks, also where the command may write: a probe is asked what was written.
+	command.Confine.Read = slices.Concat(command.Confine.Read, command.Confine.Write, []string{command.Dir})
+	command.Confine.Write, command.Confine.Network, command.Confine.Metadata = nil, false, false
 	for name := range a.vars.Artifacts {
 		// Once an output is kept it lies outside of the tool's own folder.
 		command.Confine.Read = append(command.Confine.Read, a.vars.Outputs[name])
