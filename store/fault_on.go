@@ -4,7 +4,7 @@ package store
 
 import (
 	"io"
-	"log"
+	"log" //nolint:depguard // the kind of logger that bbolt takes
 	"strings"
 
 	"go.etcd.io/bbolt"

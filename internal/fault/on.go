@@ -29,7 +29,7 @@ func Err(name string) error {
 	armed := filepath.Join(dir, name)
 	orders, err := os.ReadFile(armed)
 	if err != nil || os.Rename(armed, armed+".taken") != nil {
-		return nil // not armed, or somebody else was first
+		return nil //nolint:nilerr // not armed, or somebody else was first
 	}
 	tell(dir, name)
 	switch order := strings.TrimSpace(string(orders)); order {
@@ -58,7 +58,7 @@ func tell(dir, name string) {
 	if err != nil {
 		return // nobody listens any more
 	}
-	_, _ = pipe.Write([]byte("!"))
+	_, _ = pipe.WriteString("!")
 	_ = pipe.Close()
 }
 
