@@ -29,6 +29,11 @@ func guards() []guard {
 	return []guard{
 		{
 			"the exit record is flushed before it gets its name",
+			[]change{{"executor/keeper/record.go", "\treturn f.Sync()\n}\n\n// at is", "\treturn nil\n}\n\n// at is"}},
+			"./internal/endtoend", "^TestG5_PowerCut$/^wherever",
+		},
+		{
+			"a record that could not be flushed is no record",
 			[]change{{"executor/keeper/record.go", "\tif err := syncFile(f, path); err != nil {\n\t\tf.Close()\n\t\treturn err\n\t}\n\tif err := f.Close()", "\tif err := f.Close()"}},
 			"./internal/endtoend", "TestFaultMatrix/external/record.exit.sync:EIO$",
 		},
