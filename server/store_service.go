@@ -25,7 +25,7 @@ func (s *storeService) BackupStore(_ *macexecv1.BackupStoreRequest, stream grpc.
 	if err != nil {
 		return err
 	}
-	defer made.Close() //nolint:errcheck // it was only read
+	defer made.Close()
 	what := &macexecv1.StoreCopy{HostId: made.HostID, JournalHead: made.Head, Size: made.Size}
 	if err := stream.Send(&macexecv1.BackupStoreResponse{Copy: what}); err != nil {
 		return err

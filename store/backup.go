@@ -124,7 +124,7 @@ func roomFor(path string, size int64) error {
 	if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
 		return jobs.Errorf(jobs.CodeStoreFailed, "the room beside the store %s cannot be told: %w", path, err)
 	}
-	free := int64(st.Bavail) * int64(st.Bsize) //nolint:unconvert // its types differ between systems
+	free := int64(st.Bavail) * int64(st.Bsize) // its types differ between systems
 	if free-size < copyReserve {
 		return jobs.Errorf(jobs.CodeDiskFull, "a copy of the store has %d bytes, and %d are free on its disk, of which %d stay free", size, free, copyReserve).
 			With("needed", fmt.Sprint(size)).With("free", fmt.Sprint(free))

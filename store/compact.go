@@ -64,7 +64,7 @@ func Compact(ctx context.Context, path string) (c Compaction, err error) {
 	if err != nil {
 		return c, copyError(ctx, path, err)
 	}
-	defer os.Remove(temp) //nolint:errcheck // it has its name by then, or is of no use
+	defer os.Remove(temp) // it has its name by then, or is of no use
 	if info, err = os.Stat(temp); err == nil {
 		c.After = info.Size()
 		err = errors.Join(os.Rename(temp, path), syncFolder(filepath.Dir(path)))

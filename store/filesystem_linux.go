@@ -39,7 +39,7 @@ func fileSystemOf(dir string) (name string, local bool, err error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return "", false, err
 	}
-	magic := uint32(st.Type) //nolint:gosec // its low 32 bits are the number
+	magic := uint32(st.Type) // its low 32 bits are the number
 	if name, remote := remoteKinds()[magic]; remote {
 		return name, false, nil
 	}

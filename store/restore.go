@@ -40,7 +40,7 @@ func Restore(ctx context.Context, from string, o AdoptOptions) (a Adoption, kept
 	if err != nil {
 		return a, "", err
 	}
-	defer os.Remove(temp) //nolint:errcheck // it has its name by then, or is of no use
+	defer os.Remove(temp) // it has its name by then, or is of no use
 	a, err = adoptAside(ctx, temp, o, known)
 	if err != nil {
 		return a, "", err
@@ -73,7 +73,7 @@ func holdPresent(ctx context.Context, path string) (*os.File, error) {
 			return nil, jobs.Errorf(jobs.CodeStoreFailed, "the store %s is gone, but %s may still use it; stop that first", path, describeHolder(pid, command)).
 				With("pid", strconv.Itoa(pid)).With("command", command).With("path", path)
 		}
-		return nil, nil
+		return nil, nil //nolint:nilnil // no file is a file here
 	}
 	return openLocked(ctx, path, os.O_RDWR, syscall.LOCK_EX, checkLockWait)
 }

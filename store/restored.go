@@ -18,7 +18,7 @@ import (
 func readRestore(tx *bbolt.Tx) (*jobs.Restore, error) {
 	raw := tx.Bucket([]byte(bucketMeta)).Get([]byte(metaRestored))
 	if raw == nil {
-		return nil, nil
+		return nil, nil //nolint:nilnil // as a rule there is none
 	}
 	r := new(jobs.Restore)
 	if err := decodeInto("the record of a restored store", raw, r); err != nil {
@@ -46,7 +46,7 @@ func (s *Store) ConfirmRestore(ctx context.Context, by, reason string) (r *jobs.
 		raw := meta.Get([]byte(metaRestored))
 		if raw == nil {
 			r = nil
-			return nil, nil
+			return nil, nil //nolint:nilnil // there is nothing to write
 		}
 		if r, err = readRestore(b.tx); err != nil {
 			r = &jobs.Restore{Reason: "its record could not be read"}

@@ -45,7 +45,7 @@ func readWitness(storePath string) (*witness, error) {
 	path := witnessPath(storePath)
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no witness is in order
 	}
 	if err == nil {
 		var w witness
@@ -112,7 +112,7 @@ func Missing(path string) error {
 	// First the witness: who makes a store makes that first.
 	known, err := readWitness(path)
 	if _, statErr := os.Lstat(path); !errors.Is(statErr, fs.ErrNotExist) {
-		return nil //nolint:nilerr // opening it says what is wrong
+		return nil // opening it says what is wrong
 	}
 	if known == nil && err == nil {
 		return nil

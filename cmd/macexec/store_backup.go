@@ -60,7 +60,7 @@ func (a *app) backUp(ctx context.Context, path string) (copyDocument, error) {
 	if err != nil {
 		return made, unwritable(err)
 	}
-	defer os.Remove(temp.Name()) //nolint:errcheck // it has its name by then, or is of no use
+	defer os.Remove(temp.Name()) // it has its name by then, or is of no use
 	err = a.copyStore(ctx, temp, &made)
 	if err == nil {
 		err = temp.Sync()

@@ -269,26 +269,7 @@ func TestG13_EveryKindOfDamage(t *testing.T) {
 		if test.want != "" {
 			t.Errorf("%s: it was served", test.name)
 		}
-		shown := 0
-		for n, id := range ids {
-			got, err := d.Jobs.GetJob(d.context(), &macexecv1.GetJobRequest{Id: id})
-			if err != nil {
-				wantCode(t, err, "RECORD_DAMAGED")
-				shown++
-			} else if job := got.GetJob(); job.GetState() != completed || job.GetKey() != fmt.Sprint("job-", n) || job.GetPrincipal() != "owner" {
-				t.Errorf("%s: job %s is believed to be %v", test.name, id, job)
-			}
-			if job, err := submit(n); err != nil {
-				wantCode(t, err, "RECORD_DAMAGED")
-				shown++
-			} else if job.GetId() != id {
-				t.Errorf("%s: key %d is answered with job %s, not %s", test.name, n, job.GetId(), id)
-			}
-		}
-		fresh, err := d.Submit(d.context(), call("fresh", "ledger_none", l.args("fresh")))
-		if err == nil {
-			d.wait(fresh.GetId(), completed)
-		}
+		shown, err := d.checkDamaged(test.name, ids, submit)
 		if strings.HasPrefix(test.name, "a bit") && (shown == 0 || err != nil) {
 			t.Errorf("%s: %d records are shown as damaged, and a new call is answered: %v", test.name, shown, err)
 		}
@@ -304,6 +285,34 @@ func TestG13_EveryKindOfDamage(t *testing.T) {
 	d.write(path, whole)
 	d.write(witnessed, witness)
 	d.start()
+}
+
+// checkDamaged asks for everything that a damaged store had. It returns how many answers
+// are that a record is damaged, and what a new call is answered.
+func (d *daemon) checkDamaged(how string, ids []string, again func(n int) (*macexecv1.Job, error)) (shown int, fresh error) {
+	d.t.Helper()
+	for n, id := range ids {
+		got, err := d.Jobs.GetJob(d.context(), &macexecv1.GetJobRequest{Id: id})
+		if err != nil {
+			wantCode(d.t, err, "RECORD_DAMAGED")
+			shown++
+		} else if job := got.GetJob(); job.GetState() != completed || job.GetKey() != fmt.Sprint("job-", n) || job.GetPrincipal() != "owner" {
+			d.t.Errorf("%s: job %s is believed to be %v", how, id, job)
+		}
+		job, err := again(n)
+		if err != nil {
+			wantCode(d.t, err, "RECORD_DAMAGED")
+			shown++
+		} else if job.GetId() != id {
+			d.t.Errorf("%s: key %d is answered with job %s, not %s", how, n, job.GetId(), id)
+		}
+	}
+	l := newLedgers(d.t)
+	job, err := d.Submit(d.context(), call("fresh", "ledger_none", l.args("fresh")))
+	if err == nil {
+		d.wait(job.GetId(), completed)
+	}
+	return shown, err
 }
 
 // tryStart starts the daemon, unless it refuses to.

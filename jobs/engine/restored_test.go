@@ -21,7 +21,7 @@ func (s *restoredStore) Restored(context.Context) (*jobs.Restore, error) {
 	case s.restored:
 		return &jobs.Restore{Reason: "the disk failed"}, nil
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // as a rule there is none
 }
 
 func (s *restoredStore) ConfirmRestore(context.Context, string, string) (*jobs.Restore, error) {
