@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -44,6 +45,9 @@ func (a *attempt) look(ctx context.Context, step schemas.Step) (any, error) {
 		return nil, err
 	}
 	command.Timeout = lookTimeout
+	if _, err := os.Stat(command.Dir); isNotExist(err) {
+		command.Dir = "/" // a probe may be asked when the attempt's folder is gone
+	}
 	// It only looks, also where the command may write: a probe is asked what was written.
 	command.Confine.Read = slices.Concat(command.Confine.Read, command.Confine.Write, []string{command.Dir})
 	command.Confine.Write, command.Confine.Network, command.Confine.Metadata = nil, false, false

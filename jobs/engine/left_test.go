@@ -15,7 +15,7 @@ import (
 
 // actTool waits until it may go on, and then does what can be proved, if it is to.
 func actTool(probe string) string {
-	return manifest("act", "external", "while [ ! -e go ]; do sleep 0.05; done; if [ -e do ]; then echo did > done; fi",
+	return manifest("act", "external", "echo > begun; while [ ! -e go ]; do sleep 0.05; done; if [ -e do ]; then echo did > done; fi",
 		"    slot: one\n    timeout: 1m\n"+probe+"result: \"{'ok': true}\"")
 }
 
@@ -36,14 +36,23 @@ type orphan struct {
 	started keeper.Started
 }
 
-func newOrphan(t *testing.T, manifest string) *orphan {
+func newOrphan(t *testing.T, manifest, args string) *orphan {
 	t.Helper()
 	h := newHost(t, manifest)
 	h.write(h.project("some"), "some")
-	job := h.mustCall(owner(), "act", "k", `{"input":"some"}`, jobs.Options{})
+	job := h.mustCall(owner(), "act", "k", args, jobs.Options{})
 	h.await(job.ID, func(j *jobs.Job) bool { return len(j.Attempts) == 1 && j.Attempts[0].Started != nil })
 	o := &orphan{host: h}
 	var err error
+	// The record of the start comes before the start.
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(5 * time.Millisecond) {
+		if _, err = os.Stat(filepath.Join(h.state, "jobs", job.ID, "a1", "work", "begun")); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 	if o.started, err = h.exec.Started(job.ID, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +121,7 @@ func TestG5LateEvidence(t *testing.T) {
 		for _, does := range []bool{true, false} {
 			t.Run(name+map[bool]string{true: ", and it happened", false: ", and it did not happen"}[does], func(t *testing.T) {
 				t.Parallel()
-				o := newOrphan(t, actTool(actProbe))
+				o := newOrphan(t, actTool(actProbe), `{"input":"some"}`)
 				got, err := o.ProbeJob(t.Context(), owner(), o.job.ID)
 				if err != nil || got.Answer != ProbeNoAnswer || got.Job.State != jobs.StateUnknown || !strings.Contains(got.Detail, "may still live") {
 					t.Errorf("while it lives the probe says %+v, %v", got, err)
@@ -140,7 +149,7 @@ func TestG5LateEvidence(t *testing.T) {
 // unknown; it says so once, whatever is started again.
 func TestG5LateEvidenceWithoutAProbe(t *testing.T) {
 	t.Parallel()
-	o := newOrphan(t, actTool(""))
+	o := newOrphan(t, actTool(""), `{}`)
 	if _, err := o.ProbeJob(t.Context(), owner(), o.job.ID); jobs.CodeOf(err) != jobs.CodeStateConflict {
 		t.Errorf("a probe that there is not: %v", err)
 	}
@@ -158,7 +167,7 @@ func TestG5LateEvidenceWithoutAProbe(t *testing.T) {
 // and the person's word stands.
 func TestG5EvidenceAfterAResolution(t *testing.T) {
 	t.Parallel()
-	o := newOrphan(t, actTool(actProbe))
+	o := newOrphan(t, actTool(actProbe), `{"input":"some"}`)
 	o.work("done") // says nothing yet
 	if _, err := o.Resolve(t.Context(), owner(), o.job.ID, jobs.StateFailed, "looked"); err != nil {
 		t.Fatal(err)
@@ -179,16 +188,20 @@ func TestG5EvidenceAfterAResolution(t *testing.T) {
 	}
 }
 
-// TestG5ProbeOfAVanishedAttempt: its folder is gone, so nothing tells what lives; that it
-// did not happen proves nothing then.
+// TestG5ProbeOfAVanishedAttempt: its folder is gone. What the job knows of the tool's first
+// process has to do: that it did not happen proves nothing as long as that one lives.
 func TestG5ProbeOfAVanishedAttempt(t *testing.T) {
 	t.Parallel()
-	o := newOrphan(t, actTool("probe: {program: sh, argv: [\"-c\", \"true\"], parser: {kind: text}, happened: 'false', not_happened: 'true'}\n"))
-	if err := os.RemoveAll(filepath.Join(o.state, "jobs", o.job.ID, "a1", "keeper")); err != nil {
+	o := newOrphan(t, actTool("probe: {program: sh, argv: [\"-c\", \"true\"], parser: {kind: text}, happened: 'false', not_happened: 'true'}\n"), `{}`)
+	if err := os.RemoveAll(filepath.Join(o.state, "jobs", o.job.ID, "a1")); err != nil {
 		t.Fatal(err)
 	}
 	got, err := o.ProbeJob(t.Context(), owner(), o.job.ID)
-	if err != nil || got.Answer != ProbeNoAnswer {
+	if err != nil || got.Answer != ProbeNoAnswer || !strings.Contains(got.Detail, "may still live") {
 		t.Errorf("the probe says %+v, %v", got, err)
 	}
+	if err := o.started.Tool().Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	o.wantState(o.await(o.job.ID, func(j *jobs.Job) bool { return j.State.Terminal() }), jobs.StateFailed, jobs.EndProbed)
 }
