@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -100,6 +101,31 @@ func TestB60_BytesThatAreNoText(t *testing.T) {
 	wantText(t, made.GetMessage(), made.GetCause())
 }
 
+// B60: a line may be of any length, and a progress bar one of carriage returns; the log
+// has every byte, and what is shown of it stays small.
+func TestB60_ALineOfAnyLength(t *testing.T) {
+	t.Parallel()
+	d, l := startDaemon(t), newLedgers(t)
+	const long = 20 << 20
+	id := d.submit(call("a", "ledger_none", l.args("a", "json:"+strconv.Itoa(long), "raw:0d3530250d31303025", "exit:4"))).GetId()
+	var got int
+	var last []byte
+	err := d.ReadLogs(d.context(), &macexecv1.ReadJobLogsRequest{JobId: id, Follow: true}, func(c *macexecv1.LogChunk) error {
+		if c.GetGapBytes() != 0 {
+			t.Errorf("%d bytes are missing", c.GetGapBytes())
+		}
+		got, last = got+len(c.GetData()), c.GetData()
+		return nil
+	})
+	if want := long + len(`{"text":""}`) + len("\r50%\r100%"); err != nil || got != want || !bytes.HasSuffix(last, []byte("\r50%\r100%")) {
+		t.Errorf("the log has %d bytes, want %d, and ends with %.40q: %v", got, want, last, err)
+	}
+	job := d.wait(id, failed)
+	if shown := len(strings.Join(job.GetLogTail(), "")); shown > 64<<10 {
+		t.Errorf("%d bytes of the log are in the job", shown)
+	}
+}
+
 func wantText(t *testing.T, all ...string) {
 	t.Helper()
 	for _, text := range all {
@@ -166,6 +192,9 @@ result: "{'text': tool.text}"
 	}
 	if _, err := d.Fetch(d.context(), "job:"+id+"/@job", &whole); err != nil || !json.Valid(whole.Bytes()) || whole.Len() < result.Len() {
 		t.Errorf("the job as a file has %d bytes: %v", whole.Len(), err)
+	}
+	if code, out := d.macexec("files", "get", "job:"+id+"/@result", "-"); code != 0 || !strings.Contains(out, result.String()) {
+		t.Errorf("macexec files get: exit code %d and %d bytes", code, len(out))
 	}
 	_, err := d.Fetch(d.context(), "job:"+id+"/@more", io.Discard)
 	wantCode(t, err, "FILE_NOT_FOUND")

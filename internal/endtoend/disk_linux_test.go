@@ -326,7 +326,7 @@ func (d *disk) copied(c sysCall) error {
 }
 
 func (d *disk) moved(c sysCall) error {
-	from, to, flags := "", "", ""
+	var from, to, flags string
 	if c.name == "rename" || c.name == "link" {
 		from, to = c.path(-1, 0), c.path(-1, 1)
 	} else {
@@ -530,20 +530,20 @@ func (d *disk) build(l loss, root string, paths ...string) (map[*inode]string, e
 			return nil, err
 		}
 		d.each(l, rel, func(p string, n *inode) {
-			real := filepath.Join(root, p)
+			file := filepath.Join(root, p)
 			first, linked := made[n]
-			made[n] = real
+			made[n] = file
 			var err error
 			switch {
 			case n.dir:
-				if err = os.MkdirAll(real, 0o700); err == nil {
-					err = os.Chmod(real, l.modeOf(n)|0o700)
+				if err = os.MkdirAll(file, 0o700); err == nil {
+					err = os.Chmod(file, l.modeOf(n)|0o700)
 				}
 			case linked:
-				err = os.Link(first, real)
+				err = os.Link(first, file)
 			default:
-				if err = l.has(n).store(real); err == nil {
-					err = os.Chmod(real, l.modeOf(n))
+				if err = l.has(n).store(file); err == nil {
+					err = os.Chmod(file, l.modeOf(n))
 				}
 			}
 			failed = errors.Join(failed, err)
@@ -556,23 +556,23 @@ func (d *disk) build(l loss, root string, paths ...string) (map[*inode]string, e
 // nothing is lost, or the disk is no picture of the real one.
 func (d *disk) difference(paths ...string) (list []string) {
 	for _, rel := range paths {
-		real := map[string]bool{}
+		there := map[string]bool{}
 		_ = filepath.WalkDir(filepath.Join(d.root, rel), func(p string, e fs.DirEntry, err error) error {
 			if err == nil && (e.IsDir() || e.Type().IsRegular()) {
-				real[p] = true
+				there[p] = true
 			}
 			return nil
 		})
 		d.each(loss{}, rel, func(p string, n *inode) {
 			at := filepath.Join(d.root, p)
-			if !real[at] {
+			if !there[at] {
 				list = append(list, p+" is only on the disk of the test")
 			} else if data, err := os.ReadFile(at); !n.dir && (err != nil || !bytes.Equal(data, n.data.bytes())) {
 				list = append(list, fmt.Sprintf("%s has %d bytes, and %d on the disk of the test (%v)", p, len(data), n.data.size, err))
 			}
-			delete(real, at)
+			delete(there, at)
 		})
-		for p := range real {
+		for p := range there {
 			list = append(list, p+" is missing on the disk of the test")
 		}
 	}

@@ -142,7 +142,7 @@ func (p *replay) followMoves() {
 	}
 }
 
-func (p *replay) broke(l loss, format string, args ...any) {
+func (p *replay) brokef(l loss, format string, args ...any) {
 	p.broken = append(p.broken, fmt.Sprintf("after call %d, if %s: %s", p.at, l.name, fmt.Sprintf(format, args...)))
 }
 
@@ -177,9 +177,9 @@ func (p *replay) look(l loss, now time.Time) {
 		job := known[j.id]
 		switch {
 		case job == nil && now.After(j.accepted):
-			p.broke(l, "%s was accepted and is forgotten", j.name)
+			p.brokef(l, "%s was accepted and is forgotten", j.name)
 		case now.After(j.settled) && (job == nil || string(job.State) != stateWord(j.end)):
-			p.broke(l, "%s was said to be %s", j.name, stateWord(j.end))
+			p.brokef(l, "%s was said to be %s", j.name, stateWord(j.end))
 		}
 		if len(j.steps) > 0 {
 			p.lookAtPublish(l, j, job)
@@ -202,7 +202,7 @@ func (p *replay) folder() (dir string, done func()) {
 	if _, err := os.Stat(base); err != nil {
 		base = "/tmp"
 	}
-	dir, err := os.MkdirTemp(base, "mx") //nolint:usetesting // there are thousands
+	dir, err := os.MkdirTemp(base, "mx")
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -228,12 +228,12 @@ func (p *replay) openStore(l loss) map[string]*jobs.Job {
 	defer done()
 	s, err := store.Open(p.t.Context(), store.Options{Path: filepath.Join(dir, "store.db")})
 	if err != nil {
-		p.broke(l, "the store does not open: %v", err)
+		p.brokef(l, "the store does not open: %v", err)
 		return nil
 	}
 	defer s.Close()
 	if _, err := s.VerifyJournal(p.t.Context()); err != nil {
-		p.broke(l, "the journal is broken: %v", err)
+		p.brokef(l, "the journal is broken: %v", err)
 	}
 	known := map[string]*jobs.Job{}
 	for _, j := range p.jobs {
@@ -243,7 +243,7 @@ func (p *replay) openStore(l loss) map[string]*jobs.Job {
 			known[j.id] = job
 		case jobs.CodeJobNotFound:
 		default:
-			p.broke(l, "the record of %s: %v", j.name, err)
+			p.brokef(l, "the record of %s: %v", j.name, err)
 		}
 	}
 	return known
@@ -275,15 +275,15 @@ func (p *replay) lookAtAttempt(l loss, j *recordedJob) {
 	found, err := x.Inspect(j.id, 1)
 	switch {
 	case err != nil:
-		p.broke(l, "%s, %s: the attempt cannot be looked at: %v", j.name, when, err)
+		p.brokef(l, "%s, %s: the attempt cannot be looked at: %v", j.name, when, err)
 	case found.Damaged != nil:
-		p.broke(l, "%s, %s: a record is not whole: %v", j.name, when, found.Damaged)
+		p.brokef(l, "%s, %s: a record is not whole: %v", j.name, when, found.Damaged)
 	case found.Kind == executor.Exited && (p.at <= j.toolEnded || !reflect.DeepEqual(*found.Exit, j.exit)):
-		p.broke(l, "%s, %s: an end is concluded that is not proved: %+v", j.name, when, *found.Exit)
+		p.brokef(l, "%s, %s: an end is concluded that is not proved: %+v", j.name, when, *found.Exit)
 	case found.Kind != executor.Exited && p.at > j.keeperEnded:
-		p.broke(l, "%s: the keeper wrote down the end, and found is %s", j.name, found.Kind)
+		p.brokef(l, "%s: the keeper wrote down the end, and found is %s", j.name, found.Kind)
 	case p.at > j.toolBegan && (found.Started == nil || !reflect.DeepEqual(*found.Started, j.started)):
-		p.broke(l, "%s, %s: the tool had begun, and found is %s", j.name, when, found.Kind)
+		p.brokef(l, "%s, %s: the tool had begun, and found is %s", j.name, when, found.Kind)
 	}
 }
 
@@ -291,7 +291,7 @@ func (p *replay) lookAtAttempt(l loss, j *recordedJob) {
 func (p *replay) lookAtKept(l loss, j *recordedJob, job *jobs.Job) {
 	for _, art := range job.Artifacts {
 		if at := path.Join("jobs", j.id, art.Kept); p.disk.shows(l, at) != j.made[art.Name] {
-			p.broke(l, "%s is completed, and its artifact %s is not whole", j.name, art.Name)
+			p.brokef(l, "%s is completed, and its artifact %s is not whole", j.name, art.Name)
 		}
 	}
 }
@@ -319,7 +319,7 @@ func (p *replay) lookAtOutputs(l loss, j *recordedJob) {
 			_, err = files.KeepArtifact(p.t.Context(), filepath.Join(at, "work/out", file), at, file)
 		}
 		if got := realShows(filepath.Join(at, files.ArtifactsFolder, file)); err != nil || got != want {
-			p.broke(l, "%s: the end is there, and its output %s is not: %v", j.name, name, err)
+			p.brokef(l, "%s: the end is there, and its output %s is not: %v", j.name, name, err)
 		}
 	}
 }
@@ -328,19 +328,19 @@ func (p *replay) lookAtOutputs(l loss, j *recordedJob) {
 func (p *replay) lookAtPublish(l loss, j *recordedJob, job *jobs.Job) {
 	shown := p.disk.shows(l, j.dest)
 	if shown != j.old && shown != j.new {
-		p.broke(l, "%s shows a half: %.200s", j.dest, shown)
+		p.brokef(l, "%s shows a half: %.200s", j.dest, shown)
 	}
 	switch {
 	case job == nil:
 		return
 	case job.State == jobs.StateCompleted:
 		if shown != j.new {
-			p.broke(l, "%s is completed, and its destination is not what it made", j.name)
+			p.brokef(l, "%s is completed, and its destination is not what it made", j.name)
 		}
 		return
 	case job.Plan == nil:
 		if shown != j.old {
-			p.broke(l, "%s has no plan, and its destination is changed", j.name)
+			p.brokef(l, "%s has no plan, and its destination is changed", j.name)
 		}
 		return
 	}
@@ -352,7 +352,7 @@ func (p *replay) lookAtPublish(l loss, j *recordedJob, job *jobs.Job) {
 	defer done()
 	root, err := files.OpenRoot(filepath.Join(dir, "projects", "default"))
 	if err != nil {
-		p.broke(l, "%s: the project is gone: %v", j.name, err)
+		p.brokef(l, "%s: the project is gone: %v", j.name, err)
 		return
 	}
 	defer root.Close()
@@ -369,20 +369,20 @@ func (p *replay) lookAtPublish(l loss, j *recordedJob, job *jobs.Job) {
 		step.Device, step.Inode = identity(dir, at[p.moves[fmt.Sprint(j.id, i)]])
 		result := files.Carry(context.Background(), step)
 		if result.Outcome != files.Done {
-			p.broke(l, "%s: the plan is stored, and carrying it out is %s: %v", j.name, result.Outcome, result.Err)
+			p.brokef(l, "%s: the plan is stored, and carrying it out is %s: %v", j.name, result.Outcome, result.Err)
 			return
 		}
 		if s.Verb != jobs.VerbCreate && realShows(filepath.Join(dir, "projects/default", s.Trash)) == "" {
-			p.broke(l, "%s: what it replaced or removed is not in the trash", j.name)
+			p.brokef(l, "%s: what it replaced or removed is not in the trash", j.name)
 		}
 		if s.Temp != "" {
 			if _, err := os.Lstat(filepath.Join(dir, "projects/default", s.Temp)); err == nil {
-				p.broke(l, "%s: %s is left over", j.name, s.Temp)
+				p.brokef(l, "%s: %s is left over", j.name, s.Temp)
 			}
 		}
 	}
 	if realShows(filepath.Join(dir, j.dest)) != j.new {
-		p.broke(l, "%s: the finished publish is not what was made", j.name)
+		p.brokef(l, "%s: the finished publish is not what was made", j.name)
 	}
 }
 
@@ -450,6 +450,7 @@ func TestG5_PowerCut(t *testing.T) {
 	t.Parallel()
 	r := record(t)
 	t.Run("wherever it comes", func(t *testing.T) {
+		t.Parallel()
 		p := r.replay(t, r.calls, 0)
 		for _, d := range p.disk.difference("projects", "jobs", "store.db") {
 			t.Errorf("the replay is no picture of what happened: %s", d)
@@ -461,6 +462,7 @@ func TestG5_PowerCut(t *testing.T) {
 	})
 	for name, o := range omissions() {
 		t.Run("red without the sync of "+name, func(t *testing.T) {
+			t.Parallel()
 			left, missing := without(r.calls, o)
 			if missing == 0 {
 				t.Fatal("there is no such sync")
