@@ -201,7 +201,7 @@ result: "{'text': tool.text}"
 
 	// More jobs than a message holds.
 	all := map[string]bool{id: true}
-	for i := range 40 {
+	for i := range 25 {
 		all[d.submit(large(fmt.Sprint("list", i), 1, 200_000)).GetId()] = true
 	}
 	pages := 0
