@@ -25,7 +25,10 @@ import (
 func outputSize(t *testing.T) int64 {
 	t.Helper()
 	text := os.Getenv("MACEXEC_OUTPUT_MIB")
-	if text == "" {
+	switch {
+	case text == "" && raceBuilt:
+		return 16 << 20 // the readers of the test are slow then
+	case text == "":
 		return 72 << 20 // more than a log keeps
 	}
 	n, err := strconv.ParseInt(text, 10, 32)
