@@ -16,7 +16,7 @@ import (
 )
 
 // Download copies a file of the host to path, where nothing may be, unless Replace is
-// given. Until everything has arrived and its digest is right path stays as it is;
+// given; and then nothing but a regular file. Until everything has arrived and its digest is right path stays as it is;
 // then the file appears there in one step. What has arrived lies beside it meanwhile,
 // in path.part, and path.part.json says what it is a part of: a broken download goes
 // on where it was, also in another process. Nothing else is left behind, and neither
@@ -29,6 +29,11 @@ func (c *Client) Download(ctx context.Context, reference, path string, options .
 	}
 	if info.GetFolder() {
 		return nil, fmt.Errorf("%s is a folder, not a file", reference)
+	}
+	if t.replace {
+		if err := mayReplace(path); err != nil {
+			return nil, err
+		}
 	}
 	p, err := openPart(path, info)
 	if err != nil {

@@ -8,12 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
@@ -110,7 +112,7 @@ func (sentHandler) HandleConn(context.Context, stats.ConnStats) {}
 func unaryErrors(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	mark := &sentMark{target: cc.Target()}
 	err := invoke(context.WithValue(ctx, sentKey{}, mark), method, req, reply, cc, opts...)
-	return typed(err, mark)
+	return typed(unsendable(err, mark, req), mark)
 }
 
 func streamErrors(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -131,13 +133,70 @@ type typedStream struct {
 func (s *typedStream) RecvMsg(m any) error { return typed(s.ClientStream.RecvMsg(m), s.mark) }
 
 // SendMsg passes io.EOF on: it says that RecvMsg has the real error.
-func (s *typedStream) SendMsg(m any) error { return typed(s.ClientStream.SendMsg(m), s.mark) }
+func (s *typedStream) SendMsg(m any) error {
+	return typed(unsendable(s.ClientStream.SendMsg(m), s.mark, m), s.mark)
+}
+
+// unsendable says of a request that no message can carry which text of it is not UTF-8;
+// any other error it returns as it is.
+func unsendable(err error, mark *sentMark, req any) error {
+	m, ok := req.(proto.Message)
+	if status.Code(err) != codes.Internal || mark.sent.Load() || !ok {
+		return err
+	}
+	field := notUTF8(m.ProtoReflect())
+	if field == "" {
+		return err
+	}
+	e := made(status.New(codes.InvalidArgument, "not UTF-8"), macexecv1.ErrorClass_ERROR_CLASS_SCHEMA, "REQUEST_INVALID",
+		macexecv1.UserAction_USER_ACTION_FIX_REQUEST, "the request was not sent: "+field+" is not UTF-8")
+	e.Detail.Metadata = map[string]string{"field": field}
+	return e
+}
+
+// notUTF8 names the first text of a message that is not UTF-8, "" if there is none.
+func notUTF8(m protoreflect.Message) (path string) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		look := func(v protoreflect.Value) {
+			switch {
+			case path != "":
+			case f.Kind() == protoreflect.StringKind && !f.IsMap() && !utf8.ValidString(v.String()):
+				path = string(f.Name())
+			case f.Message() != nil && !f.IsMap():
+				if inner := notUTF8(v.Message()); inner != "" {
+					path = string(f.Name()) + "." + inner
+				}
+			}
+		}
+		switch {
+		case f.IsMap():
+			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				texts := k.String()
+				if f.MapValue().Kind() == protoreflect.StringKind {
+					texts += v.String()
+				}
+				if !utf8.ValidString(texts) {
+					path = string(f.Name())
+				}
+				return path == ""
+			})
+		case f.IsList():
+			for i := range v.List().Len() {
+				look(v.List().Get(i))
+			}
+		default:
+			look(v)
+		}
+		return path == ""
+	})
+	return path
+}
 
 // typed makes an *Error of what gRPC returns. A status with our detail is the
 // daemon's answer. One without it comes from gRPC itself, here or over there, and
 // then the question is whether the request had left.
 func typed(err error, mark *sentMark) error {
-	if err == nil || errors.Is(err, io.EOF) {
+	if _, own := errors.AsType[*Error](err); own || err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
 	st := status.Convert(err)

@@ -174,6 +174,6 @@ func ExampleClient_WatchSnapshot() {
 	}
 	// Output:
 	// the oldest event is 80
-	// JOB_STATE_RUNNING at cursor 0
+	// JOB_STATE_RUNNING at cursor 90
 	// JOB_STATE_COMPLETED at cursor 91
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/macexec/macexec/client"
+	"golang.org/x/sys/unix"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
@@ -322,5 +323,38 @@ func TestDownloadRaw(t *testing.T) {
 	d.info.TransferSize++
 	if _, err := c.DownloadRaw(t.Context(), "r", 3000, &got); err == nil {
 		t.Error("fewer bytes than announced, and no error")
+	}
+}
+
+// A download replaces a regular file and nothing else, and leaves nothing beside what it
+// may not replace.
+func TestDownloadReplacesOnlyRegularFiles(t *testing.T) {
+	t.Parallel()
+	content := []byte("new")
+	c := start(t, sender(content, func(int, int64) error { return nil }), long)
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.WriteFile(at("file"), []byte("old"), 0o600), os.Symlink("file", at("link")), os.Mkdir(at("folder"), 0o700), unix.Mkfifo(at("pipe"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{at("link"), at("folder"), at("pipe"), ""} {
+		if _, err := c.Download(t.Context(), "r", path, client.Replace()); err == nil {
+			t.Errorf("%q was replaced", path)
+		}
+	}
+	if got := names(t, dir); got != "file folder link pipe" {
+		t.Errorf("there are %s", got)
+	}
+	if _, err := c.Download(t.Context(), "r", at("file"), client.Replace()); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(at("file")); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("the file has %q, %v", got, err)
+	}
+	if _, err := os.Stat(".part.json"); err == nil {
+		t.Error("a file without a name has left a part")
+	}
+	if _, err := c.Upload(t.Context(), at("pipe")); err == nil {
+		t.Error("a pipe was uploaded")
 	}
 }

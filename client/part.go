@@ -45,6 +45,9 @@ const (
 // openPart opens the part of a download to path, with what an earlier run left of the
 // very same download. A file of either name that no download left is not touched.
 func openPart(path string, info *macexecv1.FileInfo) (_ *part, err error) {
+	if path == "" {
+		return nil, &fs.PathError{Op: opDownload, Path: path, Err: errors.New("the name is empty")}
+	}
 	p := &part{path: path, partRecord: partRecord{info.GetReference(), info.GetSha256(), info.GetTransferSize()}}
 	var fresh bool
 	if p.record, p.mode, fresh, err = lockRecord(path + recordSuffix); err != nil {
@@ -187,6 +190,9 @@ func (p *part) place(replace bool) error {
 	}
 	from := p.path + partSuffix
 	if replace {
+		if err := mayReplace(p.path); err != nil {
+			return err
+		}
 		if err := os.Rename(from, p.path); err != nil {
 			return err
 		}
@@ -200,6 +206,19 @@ func (p *part) place(replace bool) error {
 	_ = dir.Sync() // some file systems have no such thing for folders
 	_ = dir.Close()
 	return p.remove()
+}
+
+// mayReplace refuses to put a file in the place of anything but a regular file: a pipe, a
+// device or a link is there for somebody else, and a rename would take it away.
+func mayReplace(path string) error {
+	there, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil && !there.Mode().IsRegular():
+		err = &fs.PathError{Op: opDownload, Path: path, Err: errors.New("it is no regular file, and is not replaced")}
+	}
+	return err
 }
 
 // renameExclusive gives a file or a folder a name that nothing has.

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -178,18 +179,32 @@ func TestWatchSnapshot(t *testing.T) {
 	var got []string
 	err := start(t, d, long).WatchSnapshot(t.Context(), &macexecv1.WatchJobsRequest{RunId: "r", After: 3, JobId: "B"}, func(e *macexecv1.Event) error {
 		if e.GetSnapshot() {
-			got = append(got, "is "+e.GetJob().GetId())
+			got = append(got, fmt.Sprintf("is %s, %d", e.GetJob().GetId(), e.GetCursor()))
 		} else {
 			got = append(got, e.GetEntry().GetKind()+" "+e.GetEntry().GetJobId())
 		}
 		return nil
 	})
-	want := []string{"is A", "is B", "job.replayed A", "job.changed B", "job.submitted C"}
+	want := []string{"is A, 0", "is B, 70", "job.replayed A", "job.changed B", "job.submitted C"}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
 	if len(after) != 2 || after[0] != 70 || after[1] < 70 {
 		t.Errorf("watched after %v", after)
+	}
+	// A snapshot of no jobs has a cursor, too.
+	d.list = func(int, *macexecv1.ListJobsRequest) (*macexecv1.ListJobsResponse, error) {
+		return &macexecv1.ListJobsResponse{}, nil
+	}
+	enough := errors.New("enough")
+	err = start(t, d, long).WatchSnapshot(t.Context(), &macexecv1.WatchJobsRequest{}, func(e *macexecv1.Event) error {
+		if !e.GetSnapshot() || e.GetJob() != nil || e.GetCursor() != 70 {
+			t.Errorf("the snapshot of no jobs is %v", e)
+		}
+		return enough
+	})
+	if !errors.Is(err, enough) {
+		t.Errorf("%v", err)
 	}
 	pages := []*macexecv1.ListJobsRequest{{RunId: "r"}, {RunId: "r", PageToken: "p"}}
 	if diff := cmp.Diff(pages, wanted, protocmp.Transform()); diff != "" {

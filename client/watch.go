@@ -89,15 +89,17 @@ func (c *Client) now(ctx context.Context) (cursor uint64, err error) {
 }
 
 // WatchSnapshot is Watch from a snapshot on: yield is first called with every job
-// that the request selects as it is now, oldest first, in events with snapshot set
-// and without a cursor; then with what happens from there on. It is how to begin
-// without a cursor, and how to go on after CURSOR_EXPIRED: of what happened meanwhile
-// the jobs tell the result. The request's after and from_now have no meaning here,
+// that the request selects as it is now, oldest first, in events with snapshot set;
+// then with what happens from there on. The last of the snapshot has the cursor to go
+// on from, and those before it have none, since the snapshot is not whole with them; if
+// no job is selected, an event with snapshot and the cursor alone is the snapshot. It is
+// how to begin without a cursor, and how to go on after CURSOR_EXPIRED: of what happened
+// meanwhile the jobs tell the result. The request's after and from_now have no meaning here,
 // nor has its job_id, since a watch of one job begins with a snapshot anyway.
 //
 // What happens while the snapshot is read may be in it and come as an event, too.
 // An event whose entry is no newer than the job of the snapshot is left out, so
-// nothing comes twice.
+// nothing comes twice. Only a later watch from the cursor of the snapshot tells it.
 func (c *Client) WatchSnapshot(ctx context.Context, req *macexecv1.WatchJobsRequest, yield func(*macexecv1.Event) error) error {
 	req = proto.CloneOf(req)
 	var err error
@@ -114,9 +116,18 @@ func (c *Client) WatchSnapshot(ctx context.Context, req *macexecv1.WatchJobsRequ
 		return err
 	}
 	revisions := make(map[string]uint64, len(jobs))
-	for _, job := range slices.Backward(jobs) {
+	for i, job := range slices.Backward(jobs) {
 		revisions[job.GetId()] = job.GetRevision()
-		if err := yield(&macexecv1.Event{Snapshot: true, Job: job}); err != nil {
+		event := &macexecv1.Event{Snapshot: true, Job: job}
+		if i == 0 {
+			event.Cursor = req.GetAfter()
+		}
+		if err := yield(event); err != nil {
+			return err
+		}
+	}
+	if len(jobs) == 0 {
+		if err := yield(&macexecv1.Event{Snapshot: true, Cursor: req.GetAfter()}); err != nil {
 			return err
 		}
 	}

@@ -52,6 +52,9 @@ func unreadable(err error) error {
 
 // unwritable is a result that cannot be stored on the caller's own machine.
 func unwritable(err error) error {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f // stdout itself
+	}
 	return failed(exitRefused, jobs.CodeRequestInvalid, err.Error(), "choose another place for the file; the job and its artifacts are not affected")
 }
 

@@ -104,6 +104,8 @@ func TestEveryExitCode(t *testing.T) {
 		{exitExpired, call(pruned, "--args", filepath.Join(dir, "gone")), "no longer kept"},
 		{exitRefused, call(fenced, "--args", filepath.Join(dir, "gone")), "is fenced"},
 
+		{exitUsage, []string{"--address", daemon, "jobs", "show", "\xff", "-o", "json"}, "is not UTF-8"},
+
 		// With --detach it counts only that the call is accepted.
 		{exitOK, call(state(jobs.StateQueued), "--detach"), ""},
 		{exitOK, call(state(jobs.StateAwaitingApproval), "--detach"), "macexec jobs approve"},
@@ -183,6 +185,21 @@ func TestUnreadAnswerIsNoRefusal(t *testing.T) {
 		})
 		if code != exitAnswerLost || !strings.Contains(errs.String(), "macexec jobs show completed") {
 			t.Errorf("exit %d\n%s", code, errs.String())
+		}
+	}
+}
+
+// Output that cannot be written is one error, in every form of output.
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	address := answeringDaemon(t)
+	for _, args := range [][]string{{"jobs", "list"}, {"jobs", "list", "-o", "json"}, {"jobs", "list", "-q"}, {"jobs", "show", "completed"}, {"files", "get", "r", "-"}} {
+		var errs bytes.Buffer
+		code := run(t.Context(), append([]string{"--address", address}, args...), stdio{
+			In: strings.NewReader(""), Out: closedPipe{}, Err: &errs, Getenv: environment(nil), Width: func() int { return 0 },
+		})
+		if code != exitRefused || !strings.Contains(errs.String(), "Error: the output could not be written") {
+			t.Errorf("macexec %q: exit %d\n%s", args, code, errs.String())
 		}
 	}
 }

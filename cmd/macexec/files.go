@@ -42,6 +42,9 @@ func (a *app) filesPutCommand() *cobra.Command {
 func (a *app) filesGetCommand() *cobra.Command {
 	var replace bool
 	cmd := a.talk("get REFERENCE [FILE]", "Download sha256:<hex> or job:<id>/<artifact> to FILE (- is stdout, of a folder as a tar; its own name, here)", cobra.RangeArgs(1, 2), func(ctx context.Context, c *client.Client, args []string) error {
+		if len(args) > 1 && args[1] == "" {
+			return usagef("leave FILE out for its own name", "the name of the file is empty")
+		}
 		info, err := c.Stat(ctx, args[0])
 		if err != nil {
 			return beforehand(err)

@@ -34,7 +34,14 @@ const resumeHelp = `Take calls and start jobs again, after a pause or a drain.`
 func (a *app) hostModeCommand(use, short, long string, mode macexecv1.HostMode) *cobra.Command {
 	var reason string
 	var wait bool
-	cmd := a.talk(use, short, cobra.NoArgs, func(ctx context.Context, c *client.Client, _ []string) error {
+	var cmd *cobra.Command
+	cmd = a.talk(use, short, cobra.NoArgs, func(ctx context.Context, c *client.Client, _ []string) error {
+		if !cmd.Flags().Changed("reason") {
+			// As to wait for a drain that was begun before: what it is for stays.
+			if resp, err := c.Host.GetHost(ctx, &macexecv1.GetHostRequest{}); err == nil && resp.GetHost().GetMode() == mode {
+				reason = resp.GetHost().GetModeReason()
+			}
+		}
 		resp, err := c.Host.SetHostMode(ctx, &macexecv1.SetHostModeRequest{Mode: mode, Reason: reason})
 		if err != nil {
 			f := explain(err)
@@ -57,7 +64,7 @@ func (a *app) hostModeCommand(use, short, long string, mode macexecv1.HostMode) 
 		})
 	})
 	cmd.Long = long
-	cmd.Flags().StringVar(&reason, "reason", "", "why; shown to whoever asks about the host")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; shown to whoever asks about the host (in the mode already: as it was)")
 	nothing(cmd, "reason")
 	if mode == macexecv1.HostMode_HOST_MODE_DRAINING {
 		cmd.Flags().BoolVar(&wait, "wait", false, "until nothing is queued or running")

@@ -69,35 +69,15 @@ func (a *app) jobsRerunCommand() *cobra.Command {
 		if err != nil {
 			return withIDs(a.unmade(ctx, c, &s, known, err), s.key, old.GetCall().GetContext())
 		}
-		if !s.chosen {
-			if err := mayRerun(old); err != nil {
-				return err
-			}
-		}
-		if known == nil {
-			if err := a.agree(ctx, old, yes); err != nil {
-				return err
-			}
+		if err := a.mayRun(ctx, &s, old, known, yes); err != nil {
+			return err
 		}
 		if !s.chosen {
 			if _, err := a.ownKey(ctx, c, &s); err != nil {
 				return err
 			}
 		}
-		options := proto.CloneOf(old.GetCall().GetOptions())
-		if options == nil {
-			options = &macexecv1.Options{}
-		}
-		options.Supersedes, options.StartBy = old.GetId(), by
-		ids := proto.CloneOf(old.GetCall().GetContext())
-		if ids != nil {
-			// The span of the old call has ended; this one is its caller's of today.
-			ids.Traceparent, ids.Tracestate = "", ""
-		}
-		return a.submit(ctx, c, &s, &macexecv1.SubmitJobRequest{
-			Tool: old.GetCall().GetTool(), ToolVersion: old.GetCall().GetToolVersion(),
-			Arguments: raw, Purpose: old.GetCall().GetPurpose(), Options: options, Context: ids,
-		})
+		return a.submit(ctx, c, &s, successor(old, raw, by))
 	})
 	cmd.Long = rerunHelp
 	s.add(cmd)
@@ -109,6 +89,36 @@ func (a *app) jobsRerunCommand() *cobra.Command {
 		macexecv1.JobState_JOB_STATE_UNKNOWN, macexecv1.JobState_JOB_STATE_FAILED,
 		macexecv1.JobState_JOB_STATE_CANCELLED, macexecv1.JobState_JOB_STATE_COMPLETED))
 	return cmd
+}
+
+// successor is the call of a job once more, with the arguments raw.
+func successor(old *macexecv1.Job, raw []byte, by *timestamppb.Timestamp) *macexecv1.SubmitJobRequest {
+	options := proto.CloneOf(old.GetCall().GetOptions())
+	if options == nil {
+		options = &macexecv1.Options{}
+	}
+	options.Supersedes, options.StartBy = old.GetId(), by
+	ids := proto.CloneOf(old.GetCall().GetContext())
+	if ids != nil {
+		// The span of the old call has ended; this one is its caller's of today.
+		ids.Traceparent, ids.Tracestate = "", ""
+	}
+	return &macexecv1.SubmitJobRequest{
+		Tool: old.GetCall().GetTool(), ToolVersion: old.GetCall().GetToolVersion(),
+		Arguments: raw, Purpose: old.GetCall().GetPurpose(), Options: options, Context: ids,
+	}
+}
+
+// mayRun gets somebody's yes to a second run. Under a known key there is none: it is a
+// repeat, or a conflict.
+func (a *app) mayRun(ctx context.Context, s *submission, old *macexecv1.Job, known *macexecv1.KeyRecord, yes bool) error {
+	if known != nil {
+		return nil
+	}
+	if err := mayRerun(old); err != nil && !s.chosen {
+		return err
+	}
+	return a.agree(ctx, old, yes)
 }
 
 // mayRerun says early what the daemon would say: a job goes on, or has a successor.

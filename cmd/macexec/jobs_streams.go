@@ -71,7 +71,8 @@ restarts of the daemon: nothing is left out, and nothing comes twice.
 Each event but progress has a cursor. --after CURSOR goes on behind it, also days
 later; --after 0 begins with the oldest event. When events behind the cursor are gone
 the error is CURSOR_EXPIRED (exit code 10): --snapshot begins anew with every selected
-job as it is now, and goes on from there without a gap.`
+job as it is now, and goes on from there without a gap; the last event of the snapshot
+has the cursor to go on from.`
 
 func (a *app) jobsWatchCommand() *cobra.Command {
 	var f jobFilter
@@ -136,6 +137,9 @@ func (a *app) jobsWatchCommand() *cobra.Command {
 // printEvent prints one event: a document, a job's id, or a line.
 func (a *app) printEvent(e *macexecv1.Event) error {
 	id := e.GetJob().GetId()
+	if e.GetSnapshot() && e.GetJob() == nil && a.format != formatJSON {
+		return nil // a snapshot of no jobs: it only has a cursor
+	}
 	if p := e.GetProgress(); p != nil {
 		if a.quiet && a.format != formatJSON {
 			return nil

@@ -59,6 +59,7 @@ func processStdio() stdio {
 // run is the whole program: it carries out one command line and returns the exit
 // code. The end of ctx is the wish of the person at the terminal to end.
 func run(ctx context.Context, args []string, io stdio) exitCode {
+	io.Out = results{io.Out}
 	a := &app{stdio: io}
 	root := a.root(args)
 	root.SetArgs(args)

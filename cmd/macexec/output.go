@@ -10,6 +10,7 @@ import (
 
 	"github.com/macexec/macexec/client"
 	"github.com/macexec/macexec/cmd/macexec/internal/show"
+	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/proto/document"
 )
 
@@ -70,10 +71,19 @@ func (a *app) printValue(v any) error {
 
 func (a *app) printLine(line string) error {
 	_, err := io.WriteString(a.Out, line+"\n")
+	return err
+}
+
+// results is stdout. That it cannot be written is one error, whatever was to be written.
+type results struct{ w io.Writer }
+
+func (r results) Write(b []byte) (int, error) {
+	n, err := r.w.Write(b)
 	if err != nil {
-		return unwritable(err)
+		err = failed(exitRefused, jobs.CodeRequestInvalid, "the output could not be written: "+err.Error(),
+			"send stdout where there is room; what the command did is done, and what it found is still there")
 	}
-	return nil
+	return n, err
 }
 
 // remarkf tells a person something on stderr that is no result.

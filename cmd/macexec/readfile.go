@@ -72,7 +72,7 @@ func (a *app) readAll(path string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer file.Close() //nolint:errcheck // it is only read
+		defer file.Close()
 		from = file
 	}
 	return io.ReadAll(io.LimitReader(from, largestText+1))

@@ -3,8 +3,10 @@ package main
 import (
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // app is one run of the command line: what it talks to, and the global flags.
@@ -70,16 +72,32 @@ expired, 70 a fault in macexec itself.`
 	words(root, "output", []string{formatJSON, formatWide, formatTable})
 	nothing(root, "address")
 	folders(root, "state")
-	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		formats := []string{formatTable, formatWide, formatJSON}
 		if !slices.Contains(formats, a.format) {
 			format := a.format
 			a.format = formatTable
 			return usagef("-o json, -o wide or -o table", "there is no output format %q", format)
 		}
-		return nil
+		return readable(cmd)
 	}
 	return root
+}
+
+// readable refuses texts that no message can carry, and says which flag has one. The
+// flags left out name files of this machine, or are for the syntax verdict.
+func readable(cmd *cobra.Command) (err error) {
+	local := []string{"address", "state", "args", "arg", "context", "download"}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		if err == nil && !slices.Contains(local, f.Name) && !utf8.ValidString(strings.Join(values, "")) {
+			err = usagef("give --"+f.Name+" as UTF-8 text", "the value of --%s is not UTF-8", f.Name)
+		}
+	})
+	return err
 }
 
 // asksForJSON reports whether args hold -o json in one of its spellings.

@@ -22,7 +22,7 @@ type waiting struct {
 	bounded  bool // by limit
 	limit    time.Duration
 	until    time.Time // when the limit has passed
-	download string // a folder for the artifacts; empty: none
+	download string    // a folder for the artifacts; empty: none
 }
 
 // follow waits for a job, prints it as it then is, and returns what its state

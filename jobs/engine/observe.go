@@ -175,6 +175,9 @@ func (e *Engine) telling(s jobs.Store) jobs.Store {
 // observe tells of a submission that was decided. Nothing is held meanwhile: neither
 // its key nor the host's mode waits for who listens.
 func (e *Engine) observe(ctx context.Context, req Request, receipt Receipt, err error, took time.Duration) {
+	if code := jobs.CodeOf(err); code == jobs.CodeCallerGone || code == jobs.CodeDeadline {
+		return // its caller left while it waited for the key's turn: nothing was decided, and nobody answered
+	}
 	d := Decided{Context: req.Context, Answer: Accepted, Job: receipt.Job, Took: took}
 	if _, ok := e.registry.Tool(req.Tool, ""); ok {
 		d.Tool = req.Tool

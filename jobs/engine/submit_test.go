@@ -3,8 +3,11 @@ package engine
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/macexec/macexec/jobs"
 )
@@ -15,6 +18,10 @@ import (
 func TestDeadlineCancelsNothing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, manifest("act", "external", "true", plainResult))
+	told := &recorder{}
+	h.Stop()
+	h.observer = told
+	h.start()
 	req := Request{Tool: "act", Key: "k", Arguments: []byte(`{}`), Purpose: jobs.PurposeProduction}
 	ctx, leave := context.WithCancel(t.Context())
 	first := true
@@ -38,6 +45,16 @@ func TestDeadlineCancelsNothing(t *testing.T) {
 	again, err := h.Submit(t.Context(), owner(), req)
 	if err != nil || !again.Replayed || again.Job.ID != r.Job.ID {
 		t.Errorf("the repeat gets %+v, %v", again, err)
+	}
+	var answers []string
+	for _, said := range told.heard() {
+		if strings.HasPrefix(said, "submitted,") {
+			answers = append(answers, said)
+		}
+	}
+	// Of who left nothing is told as an answer, least of all as a refusal.
+	if diff := cmp.Diff([]string{"submitted,act,accepted,", "submitted,act,replayed,"}, answers); diff != "" {
+		t.Error(diff)
 	}
 }
 
