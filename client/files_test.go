@@ -12,11 +12,11 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"github.com/macexec/macexec/client"
-	"golang.org/x/sys/unix"
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
