@@ -1,6 +1,8 @@
 package jobs
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"time"
 )
@@ -107,9 +109,30 @@ const (
 type KeyRecord struct {
 	Key         Key       `json:"key"`
 	Kind        KeyKind   `json:"kind"`
-	Fingerprint string    `json:"fingerprint,omitempty"`
+	Fingerprint string    `json:"fingerprint,omitempty"` // of a tombstone: ShortFingerprint of it, or AnyFingerprint
 	JobID       string    `json:"job_id,omitempty"`
-	CreatedAt   time.Time `json:"created_at"`
+	CreatedAt   time.Time `json:"created_at"` // of a tombstone: when its job was accepted
+}
+
+// AnyFingerprint is that of a tombstone whose call had secret arguments. Which they were
+// is gone, so the fingerprint of a repeat cannot be made, and every call counts as the same.
+const AnyFingerprint = "short:any"
+
+// shortFingerprint is how many bytes a tombstone has of the digest of a fingerprint.
+const shortFingerprint = 12
+
+// ShortFingerprint is what a tombstone keeps of a fingerprint.
+func ShortFingerprint(fingerprint string) string {
+	sum := sha256.Sum256([]byte(fingerprint))
+	return "short:" + hex.EncodeToString(sum[:shortFingerprint])
+}
+
+// Same reports whether a call of a fingerprint is the one that the key was used for.
+func (r KeyRecord) Same(fingerprint string) bool {
+	if r.Kind == KeyTombstone && (r.Fingerprint == AnyFingerprint || r.Fingerprint == ShortFingerprint(fingerprint)) {
+		return true
+	}
+	return r.Fingerprint == fingerprint
 }
 
 // Finding is one thing that is wrong with a call, written so that a model can

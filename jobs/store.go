@@ -154,8 +154,58 @@ type Store interface {
 	// nil: there was nothing, and nothing is written.
 	ConfirmRestore(ctx context.Context, by, reason string) (*Restore, error)
 
+	// Expired looks for jobs that may be pruned, oldest first, from a Seq on. It decides
+	// nothing: Prune looks again.
+	Expired(ctx context.Context, q ExpiredQuery) (Expiry, error)
+
+	// Prune removes the records of those of the jobs that have ended, in one write with
+	// one entry, and returns their ids. Each leaves its key as a tombstone, and what it cost
+	// in the sums. Whoever calls may then delete the files of those jobs.
+	Prune(ctx context.Context, ids []string, why string) (gone []string, err error)
+
+	// DropJournal drops the oldest segment of the journal, in one write with one entry, if
+	// the journal has more than keep entries without it (0: any number) or all of it is from
+	// before a time, and returns how many entries it had. The chain goes on from an anchor:
+	// the Seq and the hash of the newest entry that was dropped.
+	DropJournal(ctx context.Context, before time.Time, keep int) (dropped int, err error)
+
+	// Describe counts and measures what the store holds. It reads the whole file.
+	Describe(ctx context.Context) (StoreDescription, error)
+
 	// Failed is closed when the store can no longer be trusted.
 	Failed() <-chan struct{}
+}
+
+// ExpiredQuery says which jobs in one terminal state may be pruned: those that ended
+// before a time, and the oldest of more than Keep.
+type ExpiredQuery struct {
+	State  State
+	Before time.Time       // zero: none for its age
+	Keep   int             // 0: any number
+	Spare  map[string]bool // ids that are left alone
+	From   uint64          // Seq
+	Limit  int             // of jobs that are returned
+}
+
+// Expiry is what Expired found. Next is the From of the next part, 0 at the end.
+type Expiry struct {
+	IDs  []string
+	Next uint64
+}
+
+// StoreDescription is what a store holds.
+type StoreDescription struct {
+	Size, Free int64 // bytes of the file, and how many of them are free
+	Buckets    []BucketDescription
+	Jobs       map[State]int // that are kept, by state
+	Oldest     uint64        // entry of the journal that is kept
+}
+
+// BucketDescription is one part of a store.
+type BucketDescription struct {
+	Name  string
+	Rows  int64
+	Bytes int64 // of its pages
 }
 
 // Submission is what Submit decides.
@@ -175,13 +225,13 @@ const (
 	SubmitAccepted                          // the job is stored
 	SubmitReplayed                          // the key's job is returned
 	SubmitConflict                          // the key belongs to another call; its record is returned
-	SubmitExpired                           // the key is a tombstone
+	SubmitExpired                           // the key is a tombstone of this call
 	SubmitFenced                            // the key is fenced
 	SubmitClosed                            // nothing written: the run, or what it came from, is closed
 )
 
 // Submitted is Submit's answer. Job is nil for SubmitFree, SubmitExpired,
-// SubmitFenced and SubmitClosed.
+// SubmitFenced and SubmitClosed, and for a SubmitConflict whose job is pruned.
 type Submitted struct {
 	Outcome SubmitOutcome
 	Job     *Job

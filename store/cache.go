@@ -59,6 +59,17 @@ func snapshotOf(el *list.Element) *snapshot {
 	return el.Value.(*snapshot) //nolint:errcheck,forcetypeassert // put puts in nothing else
 }
 
+// drop forgets a job that is pruned.
+func (c *cache) drop(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if el := c.items[id]; el != nil {
+		c.order.Remove(el)
+		delete(c.items, id)
+		c.bytes -= len(snapshotOf(el).raw)
+	}
+}
+
 func (c *cache) put(s *snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -92,6 +92,7 @@ func (c *checker) run(tx *bbolt.Tx) error {
 	c.checkMeta(tx)
 	c.checkJobs(tx)
 	c.checkKeys(tx)
+	c.checkTombstones(tx)
 	c.checkOpen(tx)
 	c.checkJournal(tx)
 	c.checkFiles(tx)
@@ -183,8 +184,26 @@ func (c *checker) checkKeys(tx *bbolt.Tx) {
 			c.problemf("the key record at %x names job %s, which has another key", place, record.JobID)
 		case record.Kind == jobs.KeyTombstone && exists:
 			c.problemf("the key record at %x is a tombstone, but job %s exists", place, record.JobID)
+		case has(tx.Bucket([]byte(bucketTombstones)), tombstoneKey(place)):
+			c.problemf("the key at %x has both a record and a tombstone", place)
 		case !slices.Contains([]jobs.KeyKind{jobs.KeyJob, jobs.KeyTombstone, jobs.KeyFence}, record.Kind):
 			c.problemf("the key record at %x is of the unknown kind %q", place, record.Kind)
+		}
+		return nil
+	})
+}
+
+func (c *checker) checkTombstones(tx *bbolt.Tx) {
+	hostID := string(tx.Bucket([]byte(bucketMeta)).Get([]byte(metaHostID)))
+	_ = tx.Bucket([]byte(bucketTombstones)).ForEach(func(k, raw []byte) error {
+		c.usage.gone = true
+		t, ok := decodeTombstone(raw, hostID)
+		_, exists := c.jobs[t.jobID]
+		switch {
+		case !ok || len(k) != tombstoneKeySize:
+			c.problemf("the tombstone at %x cannot be read", k)
+		case exists:
+			c.problemf("the tombstone at %x is of job %s, which exists", k, t.jobID)
 		}
 		return nil
 	})
@@ -227,7 +246,7 @@ func (c *checker) checkJournal(tx *bbolt.Tx) {
 	v := verifier{until: head.seq}
 	for more := true; more; {
 		var err error
-		if more, err = v.chunk(journal, journalChunk); err != nil {
+		if more, err = v.chunk(tx, journalChunk); err != nil {
 			c.problemf("%v", err)
 		}
 	}

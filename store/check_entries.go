@@ -55,7 +55,8 @@ func (c *checker) checkEntries(tx *bbolt.Tx) {
 		switch {
 		case !ok:
 			c.problemf("job_journal has the odd key %x", k)
-		case seq < oldest: // the entry was dropped
+		case seq < oldest:
+			c.problemf("job_journal lists entry %d of job %s, which was dropped", seq, id)
 		case journal.Get(encodeU64(seq)) == nil:
 			c.problemf("job_journal lists entry %d of job %s, which does not exist", seq, id)
 		default:

@@ -23,8 +23,11 @@ func (s *Store) FenceKey(ctx context.Context, key jobs.Key, e jobs.Entry) (recor
 	e.Principal, e.Owner = cmp.Or(e.Principal, key.Principal), cmp.Or(e.Owner, key.Principal)
 	err = s.do(ctx, func(b *batch) (func() error, error) {
 		record, planted = jobs.KeyRecord{}, false
-		if raw := b.keys.Get(place); raw != nil {
-			return nil, decodeInto("the record of a key", raw, &record)
+		if known, err := s.keyRecord(b.tx, key, place); known != nil || err != nil {
+			if known != nil {
+				record = *known
+			}
+			return nil, err
 		}
 		record = jobs.KeyRecord{Key: key, Kind: jobs.KeyFence, CreatedAt: b.now}
 		raw, err := encodeRecord(record)

@@ -14,6 +14,8 @@
 //	├── created_at       text              RFC 3339
 //	├── job_seq          u64               Seq of the newest job
 //	├── journal_head     u64, 32 bytes     Seq and hash of the newest entry
+//	├── journal_anchor   u64, 32 bytes     Seq and hash of the newest entry that was dropped;
+//	│                                      none: nothing ever was
 //	├── host_mode        JSON HostMode     the mode that was set last; none: never
 //	└── restored         JSON Restore      why the store may have forgotten something, until
 //	                                       somebody confirms; none: it has not
@@ -54,6 +56,9 @@
 //	recent
 //	└── <u64 seq>        rows              what order and index are still to get of the newest
 //	                                       jobs, from that one on (recent.go)
+//	tombstones
+//	└── <16 bytes>       bytes             every key whose job is pruned, by the start of its
+//	                                       place without the version (tombstone.go)
 //	principals
 //	└── <name>           empty             every principal that ever had a job
 //

@@ -270,6 +270,7 @@ func decodeOrder(raw []byte) (at int64, id []byte, ok bool) {
 // however many jobs of the batch are in it.
 type marks struct {
 	sets       map[indexPlace][]uint16
+	gone       map[indexPlace][]uint16 // what is taken out of sets
 	summaries  map[uint32]summary
 	recent     []recentJob
 	principals map[string]bool // that are known to be listed
@@ -328,6 +329,9 @@ func (b *batch) flush() error {
 		}
 	}
 	clear(b.marks.sets)
+	if err := b.flushGone(); err != nil {
+		return err
+	}
 	for chunk, sum := range b.marks.summaries {
 		if err := index.Put(summaryKey(chunk), sum.encode()); err != nil {
 			return err

@@ -212,7 +212,7 @@ func TestSpentKeys(t *testing.T) {
 	put(1, jobs.KeyTombstone, storetest.NewJob(1).Fingerprint)
 	put(2, jobs.KeyTombstone, "v1:other")
 	put(3, jobs.KeyFence, "")
-	for n, want := range map[int]jobs.SubmitOutcome{1: jobs.SubmitExpired, 2: jobs.SubmitExpired, 3: jobs.SubmitFenced} {
+	for n, want := range map[int]jobs.SubmitOutcome{1: jobs.SubmitExpired, 2: jobs.SubmitConflict, 3: jobs.SubmitFenced} {
 		got, err := s.Submit(t.Context(), storetest.Submission(storetest.NewJob(n)))
 		if err != nil || got.Outcome != want || got.Job != nil {
 			t.Errorf("key %d: %+v, %v", n, got, err)
@@ -280,6 +280,12 @@ func TestJournalGaps(t *testing.T) {
 	edit(t, s, func(tx *bbolt.Tx) error {
 		b := tx.Bucket([]byte(bucketJournal))
 		return errors.Join(b.Delete(encodeU64(1)), b.Delete(encodeU64(2)), b.Delete(encodeU64(3)))
+	})
+	if good, err := s.VerifyJournal(t.Context()); good != 0 || err == nil {
+		t.Errorf("entries that are missing are taken for dropped ones: %d, %v", good, err)
+	}
+	edit(t, s, func(tx *bbolt.Tx) error {
+		return tx.Bucket([]byte(bucketMeta)).Put([]byte(metaJournalAnchor), chainHead{seq: 3}.encode())
 	})
 	none := func(jobs.Entry) bool { t.Error("an entry came"); return true }
 	err := s.Journal(t.Context(), 2, 0, none)

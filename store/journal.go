@@ -169,7 +169,7 @@ func (s *Store) VerifyJournal(ctx context.Context) (good uint64, err error) {
 	v := verifier{until: s.head.Load()}
 	for more := true; more; {
 		err := s.view(ctx, func(tx *bbolt.Tx) (err error) {
-			more, err = v.chunk(tx.Bucket([]byte(bucketJournal)), journalChunk)
+			more, err = v.chunk(tx, journalChunk)
 			return err
 		})
 		if err != nil {
@@ -179,8 +179,8 @@ func (s *Store) VerifyJournal(ctx context.Context) (good uint64, err error) {
 	return v.good, nil
 }
 
-// verifier walks the hash chain up to an entry. Its zero next is the oldest entry
-// that is kept.
+// verifier walks the hash chain up to an entry. It begins behind the anchor, and again
+// there if entries are dropped meanwhile.
 type verifier struct {
 	next, until uint64
 	prev        string // hash of the entry before next; "" is not known
@@ -188,12 +188,16 @@ type verifier struct {
 }
 
 // chunk checks up to n entries and reports whether there are more.
-func (v *verifier) chunk(journal *bbolt.Bucket, n int) (more bool, err error) {
-	c := journal.Cursor()
-	if v.next == 0 {
-		first, _ := c.First()
-		if v.next = max(decodeU64(first), 1); v.next == 1 {
-			v.prev = hex.EncodeToString(make([]byte, len(chainHead{}.hash)))
+func (v *verifier) chunk(tx *bbolt.Tx, n int) (more bool, err error) {
+	c := tx.Bucket([]byte(bucketJournal)).Cursor()
+	anchor, whole := readAnchor(tx)
+	if !whole {
+		return false, damaged("the anchor of the journal", "it is not a Seq and a hash")
+	}
+	if v.next <= anchor.seq {
+		v.next, v.prev = anchor.seq+1, hex.EncodeToString(anchor.hash[:])
+		if anchor.seq > 0 && anchor.hash == (chainHead{}).hash {
+			v.prev = "" // the newest entry that was dropped was damaged
 		}
 	}
 	for k, raw := c.Seek(encodeU64(v.next)); v.next <= v.until; k, raw = c.Next() {

@@ -27,6 +27,7 @@ const (
 	bucketOrder      = "order"
 	bucketIndex      = "index"
 	bucketRecent     = "recent"
+	bucketTombstones = "tombstones"
 	bucketPrincipals = "principals"
 )
 
@@ -35,7 +36,7 @@ func buckets() []string {
 	return []string{
 		bucketMeta, bucketJobs, bucketKeys, bucketOpen,
 		bucketJournal, bucketJobJournal, bucketBlobs, bucketProjects, bucketManifests,
-		bucketPins, bucketClosed, bucketUsage, bucketOrder, bucketIndex, bucketRecent, bucketPrincipals,
+		bucketPins, bucketClosed, bucketUsage, bucketOrder, bucketIndex, bucketRecent, bucketPrincipals, bucketTombstones,
 	}
 }
 
@@ -46,6 +47,7 @@ const (
 	metaCreatedAt     = "created_at"
 	metaJobSeq        = "job_seq"
 	metaJournalHead   = "journal_head"
+	metaJournalAnchor = "journal_anchor"
 	metaHostMode      = "host_mode"
 	metaRestored      = "restored"
 )

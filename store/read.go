@@ -15,13 +15,15 @@ import (
 // LookupKey implements jobs.Store.
 func (s *Store) LookupKey(ctx context.Context, key jobs.Key) (record jobs.KeyRecord, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
-		place := keyPlace(key)
-		raw := tx.Bucket([]byte(bucketKeys)).Get(place)
-		if raw == nil {
+		known, err := s.keyRecord(tx, key, keyPlace(key))
+		switch {
+		case err != nil:
+			return err
+		case known == nil:
 			return jobs.Errorf(jobs.CodeJobNotFound, "the key is not used")
 		}
-		record, err = s.keys.decode(place, raw)
-		return err
+		record = *known
+		return nil
 	})
 	return record, err
 }

@@ -19,11 +19,13 @@ func rowKey(first uint64) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(make([]byte, 0, 12), rowsChunk), first)
 }
 
-// moveRows makes the bucket of the newest jobs, which in a store of version 2 has none:
-// their values go into the sets.
+// moveRows makes the buckets of the newest jobs and of tombstones, which in a store of
+// version 2 has none: what it has of the newest jobs goes into the sets.
 func moveRows(tx *bbolt.Tx, now time.Time) error {
-	if _, err := tx.CreateBucketIfNotExists([]byte(bucketRecent)); err != nil {
-		return err
+	for _, name := range []string{bucketRecent, bucketTombstones} {
+		if _, err := tx.CreateBucketIfNotExists([]byte(name)); err != nil {
+			return err
+		}
 	}
 	b := newBatch(tx, now)
 	index := b.bucket(bucketIndex)

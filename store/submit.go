@@ -34,7 +34,9 @@ func (s *Store) Submit(ctx context.Context, sub jobs.Submission) (jobs.Submitted
 		job.Seq, job.Revision, job.Event = seq, 1, ""
 		out.Job = &job
 	case jobs.SubmitReplayed, jobs.SubmitConflict:
-		out.Job, err = got.snap.decoded()
+		if got.snap != nil { // else it is pruned
+			out.Job, err = got.snap.decoded()
+		}
 	case jobs.SubmitFree, jobs.SubmitExpired, jobs.SubmitFenced, jobs.SubmitClosed:
 		// There is no job to give back.
 	}
@@ -87,12 +89,11 @@ type submitted struct {
 }
 
 func (b *batch) submit(p *prepared) (got submitted, write func() error, err error) {
-	if raw := b.keys.Get(p.place); raw != nil {
-		record, err := b.s.keys.decode(p.place, raw)
+	if record, err := b.s.keyRecord(b.tx, p.Key, p.place); record != nil || err != nil {
 		if err != nil {
 			return submitted{}, nil, err
 		}
-		return b.resubmit(p, record)
+		return b.resubmit(p, *record)
 	}
 	if p.raw == nil {
 		return submitted{outcome: jobs.SubmitFree}, nil, nil
@@ -178,7 +179,7 @@ func (b *batch) resubmit(p *prepared, record jobs.KeyRecord) (got submitted, wri
 	got.record = record
 	e := p.Entry
 	e.Kind, e.JobID = jobs.EntryConflict, record.JobID
-	same := record.Fingerprint == p.Fingerprint
+	same := record.Same(p.Fingerprint)
 	switch record.Kind {
 	case jobs.KeyJob:
 		got.outcome = jobs.SubmitConflict
@@ -194,9 +195,9 @@ func (b *batch) resubmit(p *prepared, record jobs.KeyRecord) (got submitted, wri
 			describe(&e, job)
 		}
 	case jobs.KeyTombstone:
-		got.outcome = jobs.SubmitExpired
+		got.outcome = jobs.SubmitConflict
 		if same {
-			e.Kind = jobs.EntryReplayed
+			got.outcome, e.Kind = jobs.SubmitExpired, jobs.EntryReplayed
 		}
 	case jobs.KeyFence:
 		got.outcome = jobs.SubmitFenced

@@ -273,8 +273,12 @@ func (s *Store) notDone(txid uint64) bool {
 
 // publish makes a committed batch visible. The writer holds the gate.
 func (s *Store) publish(b *batch) {
-	for _, snap := range b.fresh {
-		s.cache.put(snap)
+	for id, snap := range b.fresh {
+		if snap == nil {
+			s.cache.drop(id)
+		} else {
+			s.cache.put(snap)
+		}
 	}
 	s.jobSeq, s.chain = b.jobSeq, b.chain
 	if s.head.Swap(b.chain.seq) == b.chain.seq {
@@ -299,7 +303,7 @@ type batch struct {
 
 	jobSeq uint64
 	chain  chainHead
-	fresh  map[string]*snapshot // jobs written in this batch
+	fresh  map[string]*snapshot // jobs written in this batch; nil: pruned in it
 	marks  marks
 
 	about []string // what it is about, for its fault points; else empty
@@ -344,7 +348,10 @@ func (b *batch) finish() error {
 
 // snapshot returns a job as it is after the operations before.
 func (b *batch) snapshot(id string) (*snapshot, error) {
-	if snap := b.fresh[id]; snap != nil {
+	if snap, known := b.fresh[id]; known {
+		if snap == nil {
+			return nil, jobNotFound(id)
+		}
 		return snap, nil
 	}
 	if snap := b.s.cache.get(id); snap != nil {

@@ -136,11 +136,14 @@ func (e *Engine) repeatOnFullDisk(ctx context.Context, s jobs.Submission, known 
 			return sub, err
 		}
 		sub.Job, sub.Outcome = job, jobs.SubmitConflict
-		if known.Fingerprint == s.Fingerprint {
+		if known.Same(s.Fingerprint) {
 			sub.Outcome = jobs.SubmitReplayed
 		}
 	case jobs.KeyTombstone:
-		sub.Outcome = jobs.SubmitExpired
+		sub.Outcome = jobs.SubmitConflict
+		if known.Same(s.Fingerprint) {
+			sub.Outcome = jobs.SubmitExpired
+		}
 	case jobs.KeyFence:
 		sub.Outcome = jobs.SubmitFenced
 	default:
