@@ -29,6 +29,17 @@ type config struct {
 		ApprovalExpiresSeconds int64 `json:"approval_expires_seconds"`
 		MaxAttempts            int   `json:"max_attempts"`
 	} `json:"limits"`
+	Retention struct {
+		CompletedSeconds int64 `json:"completed_seconds"`
+		CompletedCount   int   `json:"completed_count"`
+		FailedSeconds    int64 `json:"failed_seconds"`
+		FailedCount      int   `json:"failed_count"`
+		CancelledSeconds int64 `json:"cancelled_seconds"`
+		CancelledCount   int   `json:"cancelled_count"`
+		JobBytes         int64 `json:"job_bytes"`
+		JournalSeconds   int64 `json:"journal_seconds"`
+		JournalEntries   int   `json:"journal_entries"`
+	} `json:"retention"`
 	Confinement string `json:"confinement"`
 	Metrics     struct {
 		Listen string `json:"listen"`
@@ -157,5 +168,17 @@ func (c config) limits() engine.Limits {
 		BlobUnused:     time.Duration(c.Limits.UploadUnusedSeconds) * time.Second,
 		UploadBytes:    c.Limits.UploadBytes, LogBytes: c.Limits.LogBytes,
 		RequireConfinement: c.Confinement == "required",
+		Retention: engine.Retention{
+			Completed: kept(c.Retention.CompletedSeconds, c.Retention.CompletedCount),
+			Failed:    kept(c.Retention.FailedSeconds, c.Retention.FailedCount),
+			Cancelled: kept(c.Retention.CancelledSeconds, c.Retention.CancelledCount),
+			JobBytes:  c.Retention.JobBytes,
+
+			JournalAge: time.Duration(c.Retention.JournalSeconds) * time.Second, JournalEntries: c.Retention.JournalEntries,
+		},
 	}
+}
+
+func kept(seconds int64, count int) engine.Kept {
+	return engine.Kept{Age: time.Duration(seconds) * time.Second, Count: count}
 }

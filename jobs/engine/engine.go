@@ -51,6 +51,7 @@ type Limits struct {
 	UploadBytes    int64          // the largest upload: 64 GiB
 	BlobUnused     time.Duration  // how long an upload stays that no job needs, or that stopped half-way: 24 h
 	LogBytes       int64          // kept of one attempt's log: 64 MiB
+	Retention      Retention
 	// RequireConfinement refuses tools on a host that cannot confine them.
 	RequireConfinement bool
 }
@@ -72,6 +73,7 @@ func (l Limits) WithDefaults() Limits {
 	if l.LogBytes == 0 {
 		l.LogBytes = 64 << 20
 	}
+	l.Retention = l.Retention.withDefaults()
 	return l
 }
 
@@ -96,6 +98,7 @@ type Engine struct {
 	mode        hostMode
 	retryDelay  time.Duration // before what failed for this host's own reasons is tried again
 	vault       *vault
+	retention   retention
 	verified    verified
 	keys        keyMutex    // of submissions
 	debts       debts       // to the journal; see room.go
@@ -182,6 +185,7 @@ func New(o Options) (*Engine, error) {
 		waiting:     waitingRooms{rooms: map[string]*waitingRoom{}},
 		retryDelay:  defaultRetryDelay,
 		vault:       v,
+		retention:   retention{wake: make(chan struct{}, 1)},
 		sched:       newScheduler(slotSizes(runtime.NumCPU(), o.Facts.MemoryBytes, o.Limits.Slots), runtime.NumCPU(), o.Now),
 		confinement: keeper.ConfinementOn(keeper.Confine{}),
 		stopped:     stopped,
@@ -221,6 +225,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	e.dispatch()
 	e.running.Go(e.sweepUploads)
 	e.running.Go(e.keepAwake)
+	e.running.Go(e.retain)
 	return nil
 }
 

@@ -157,6 +157,7 @@ func (e *Engine) telling(s jobs.Store) jobs.Store {
 			}
 			switch {
 			case job.State.Terminal():
+				e.retention.told()
 				e.sched.remove(job.ID)
 				e.dispatch()
 			case job.State == jobs.StateUnknown:
@@ -226,11 +227,13 @@ type Gauges struct {
 	DiskFree int64 // bytes on the disk of the jobs' folders, -1 if it cannot be told
 	Head     uint64
 	Mode     jobs.Mode // empty before Start
+
+	Retention RetentionStatus
 }
 
 // Gauges reads what changes all the time.
 func (e *Engine) Gauges() Gauges {
-	g := Gauges{Slots: e.sched.slots(), Head: e.store.Head(), Mode: e.currentMode().Mode, DiskFree: -1}
+	g := Gauges{Slots: e.sched.slots(), Head: e.store.Head(), Mode: e.currentMode().Mode, DiskFree: -1, Retention: e.RetentionStatus()}
 	if free, err := files.FreeBytes(e.exec.Root()); err == nil {
 		g.DiskFree = free
 	}

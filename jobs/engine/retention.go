@@ -1,0 +1,365 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+// Retention says for how long what has ended is kept. Zero fields take the default
+// stated with each; a job that is open or unknown is never pruned, nor is one whose
+// artifact an open job reads.
+type Retention struct {
+	Completed, Failed, Cancelled Kept
+	JobBytes                     int64         // of the folders of all jobs; 0: any number
+	JournalAge                   time.Duration // 90 days
+	JournalEntries               int           // 0: any number
+}
+
+// Kept bounds the jobs in one state.
+type Kept struct {
+	Age   time.Duration // since the end: 90 days
+	Count int           // 0: any number
+}
+
+// defaultAge is longer than callers repeat calls, or people come back to ask.
+const defaultAge = 90 * 24 * time.Hour
+
+func (r Retention) withDefaults() Retention {
+	for _, age := range []*time.Duration{&r.Completed.Age, &r.Failed.Age, &r.Cancelled.Age, &r.JournalAge} {
+		*age = cmp.Or(*age, defaultAge)
+	}
+	return r
+}
+
+func (r Retention) of(state jobs.State) Kept {
+	switch state {
+	case jobs.StateCompleted:
+		return r.Completed
+	case jobs.StateFailed:
+		return r.Failed
+	default:
+		return r.Cancelled
+	}
+}
+
+const (
+	// pruneEvery is how often what is too old is looked for.
+	pruneEvery = time.Hour
+	// pruneAfter is how many jobs end until it is looked for before that.
+	pruneAfter = 256
+	// pruneStep is how many jobs go in one write.
+	pruneStep = 64
+	// strayAge is how old a folder without a record must be to go: if it is the record
+	// that was lost, there is time to notice.
+	strayAge = 24 * time.Hour
+)
+
+// Pruned is what a pass of retention removed, or would remove.
+type Pruned struct {
+	Jobs    int // records, with their folders
+	Entries int // of the journal
+	Folders int // of jobs without a record
+	Bytes   int64
+}
+
+// RetentionStatus is how retention does. A pass that fails is not given up: the next one
+// tries again.
+type RetentionStatus struct {
+	LastPass     time.Time // its end; zero: there was none
+	Failing      string    // why the last pass could not remove all; empty: it could
+	FailingSince time.Time
+	Failures     int64  // passes, since the start
+	Removed      Pruned // since the start
+}
+
+// retention is the engine's own.
+type retention struct {
+	pass sync.Mutex    // is held by the one that runs
+	wake chan struct{} // enough jobs have ended
+
+	mu     sync.Mutex
+	ended  int
+	status RetentionStatus
+}
+
+// told counts an end.
+func (r *retention) told() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended++; r.ended < pruneAfter {
+		return
+	}
+	r.ended = 0
+	select {
+	case r.wake <- struct{}{}:
+	default: // it is told already
+	}
+}
+
+func (r *retention) over(at time.Time, got Pruned, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &r.status
+	s.LastPass = at
+	s.Removed.Jobs += got.Jobs
+	s.Removed.Entries += got.Entries
+	s.Removed.Folders += got.Folders
+	s.Removed.Bytes += got.Bytes
+	if err == nil {
+		s.Failing, s.FailingSince = "", time.Time{}
+		return
+	}
+	s.Failures++
+	if s.Failing == "" {
+		s.FailingSince = at
+	}
+	s.Failing = err.Error()
+}
+
+// RetentionStatus says how retention does.
+func (e *Engine) RetentionStatus() RetentionStatus {
+	e.retention.mu.Lock()
+	defer e.retention.mu.Unlock()
+	return e.retention.status
+}
+
+// retain removes what is too old or too much, at the start, from time to time and after
+// many ends, until the engine stops.
+func (e *Engine) retain() {
+	for pass := 0; ; pass++ {
+		e.guarded(func() {
+			if _, err := e.prune(e.stopped, e.limits().Retention, pruning{strays: pass%24 == 0}); err != nil && e.stopped.Err() == nil {
+				e.log.Error("what is too old could not all be removed; it is tried again", "error", err)
+			}
+		})
+		next := time.NewTimer(pruneEvery)
+		select {
+		case <-next.C:
+		case <-e.retention.wake:
+			next.Stop()
+		case <-e.stopped.Done():
+			next.Stop()
+			return
+		}
+	}
+}
+
+// pruning says how a pass is made.
+type pruning struct {
+	strays bool // also look for folders without a record
+	dry    bool // remove nothing
+}
+
+// Prune makes a pass of retention now. olderThan, if it is not 0, counts instead of the
+// ages of jobs that are configured.
+func (e *Engine) Prune(ctx context.Context, c Caller, olderThan time.Duration, dry bool) (Pruned, error) {
+	r := e.limits().Retention
+	if olderThan != 0 {
+		r.Completed.Age, r.Failed.Age, r.Cancelled.Age = olderThan, olderThan, olderThan
+	}
+	if !dry {
+		message := "what is kept for too long is removed now"
+		if olderThan != 0 {
+			message += ", and jobs that ended " + olderThan.String() + " ago or before"
+		}
+		if err := e.store.Append(ctx, jobs.Entry{Kind: jobs.EntryHost, Principal: c.Principal, Message: message}); err != nil {
+			return Pruned{}, err
+		}
+	}
+	return e.prune(ctx, r, pruning{strays: true, dry: dry})
+}
+
+// prune makes one pass. A record goes before its folder, so that a crash in between
+// leaves a folder that a later pass finds without one.
+func (e *Engine) prune(ctx context.Context, r Retention, how pruning) (got Pruned, err error) {
+	e.retention.pass.Lock()
+	defer e.retention.pass.Unlock()
+	if !how.dry {
+		defer func() {
+			if e.stopped.Err() == nil {
+				e.retention.over(e.now(), got, err)
+			}
+		}()
+	}
+	if restored, err := e.store.Restored(ctx); restored != nil || err != nil {
+		return got, err // what the store has forgotten is looked at first
+	}
+	r = r.withDefaults()
+	spare, err := e.readByOpen(ctx)
+	if err != nil {
+		return got, err
+	}
+	var errs []error
+	for _, state := range jobs.States() {
+		if state.Terminal() {
+			errs = append(errs, e.pruneState(ctx, r.of(state), state, spare, how, &got))
+		}
+	}
+	if r.JobBytes > 0 {
+		errs = append(errs, e.pruneBytes(ctx, r.JobBytes, spare, how, &got))
+	}
+	for !how.dry && ctx.Err() == nil {
+		n, err := e.store.DropJournal(ctx, e.now().Add(-r.JournalAge), r.JournalEntries)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if got.Entries += n; n == 0 {
+			break
+		}
+	}
+	if how.strays {
+		errs = append(errs, e.pruneStrays(ctx, how, &got))
+	}
+	return got, errors.Join(append(errs, ctx.Err())...)
+}
+
+// readByOpen returns the jobs whose artifacts open jobs read, and those that they
+// supersede.
+func (e *Engine) readByOpen(ctx context.Context) (map[string]bool, error) {
+	open, _, err := e.store.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	spare := map[string]bool{}
+	for _, job := range open {
+		for _, in := range job.Inputs {
+			if rest, ok := strings.CutPrefix(in.Reference, jobPrefix); ok {
+				id, _, _ := strings.Cut(rest, "/")
+				spare[id] = true
+			}
+		}
+		if job.Call.Options.Supersedes != "" {
+			spare[job.Call.Options.Supersedes] = true
+		}
+	}
+	return spare, nil
+}
+
+func (e *Engine) pruneState(ctx context.Context, k Kept, state jobs.State, spare map[string]bool, how pruning, got *Pruned) error {
+	q := jobs.ExpiredQuery{State: state, Before: e.now().Add(-k.Age), Keep: k.Count, Spare: spare, Limit: pruneStep}
+	if how.dry {
+		q.Limit = 1 << 30
+	}
+	for {
+		found, err := e.store.Expired(ctx, q)
+		if err == nil {
+			err = e.pruneJobs(ctx, found.IDs, how, got)
+		}
+		if q.From = found.Next; err != nil || q.From == 0 {
+			return err
+		}
+	}
+}
+
+// pruneJobs removes some jobs, and waits for as long as that took, so that it takes half
+// of the store's time at most.
+func (e *Engine) pruneJobs(ctx context.Context, ids []string, how pruning, got *Pruned) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	begun := time.Now()
+	gone, err := ids, error(nil)
+	if !how.dry {
+		gone, err = e.store.Prune(ctx, ids, "that are kept no longer")
+	}
+	got.Jobs += len(gone)
+	for _, id := range gone {
+		got.Bytes += folderBytes(e.exec.JobDir(id))
+		if !how.dry {
+			err = errors.Join(err, e.exec.Remove(id)) // a later pass removes what stays
+		}
+	}
+	if !how.dry {
+		rest := time.NewTimer(time.Since(begun))
+		defer rest.Stop()
+		select {
+		case <-rest.C:
+		case <-ctx.Done():
+		}
+	}
+	return err
+}
+
+// pruneBytes removes the oldest jobs until the folders of all are small enough together.
+func (e *Engine) pruneBytes(ctx context.Context, most int64, spare map[string]bool, how pruning, got *Pruned) error {
+	sizes, total := map[string]int64{}, int64(0)
+	folders, err := os.ReadDir(e.exec.Root())
+	if err != nil {
+		return jobs.Errorf(jobs.CodeInternal, "list the folders of jobs: %w", err)
+	}
+	for _, folder := range folders {
+		sizes[folder.Name()] = folderBytes(e.exec.JobDir(folder.Name()))
+		total += sizes[folder.Name()]
+	}
+	for _, folder := range folders { // by their ids, so the oldest first
+		id := folder.Name()
+		if total <= most || ctx.Err() != nil {
+			break
+		}
+		job, err := e.store.Get(ctx, id)
+		if err != nil || !job.State.Terminal() || spare[id] {
+			continue
+		}
+		if err := e.pruneJobs(ctx, []string{id}, how, got); err != nil {
+			return err
+		}
+		total -= sizes[id]
+	}
+	return nil
+}
+
+// pruneStrays removes folders of jobs that have no record: those that a crash left when
+// the record was pruned.
+func (e *Engine) pruneStrays(ctx context.Context, how pruning, got *Pruned) error {
+	folders, err := os.ReadDir(e.exec.Root())
+	if err != nil {
+		return jobs.Errorf(jobs.CodeInternal, "list the folders of jobs: %w", err)
+	}
+	var errs []error
+	for _, folder := range folders {
+		if ctx.Err() != nil {
+			break
+		}
+		id := folder.Name()
+		info, err := folder.Info()
+		if err != nil || !folder.IsDir() || !strings.HasSuffix(id, "-"+e.store.HostID()) || e.now().Sub(info.ModTime()) < strayAge {
+			continue
+		}
+		if _, err := e.store.Get(ctx, id); jobs.CodeOf(err) != jobs.CodeJobNotFound {
+			continue
+		}
+		got.Bytes += folderBytes(e.exec.JobDir(id))
+		if !how.dry {
+			err = e.exec.Remove(id)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		got.Folders++
+	}
+	return errors.Join(errs...)
+}
+
+// folderBytes is the size of the files below a folder; what cannot be read counts nothing.
+func folderBytes(dir string) (size int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // see above
+		}
+		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+			size += info.Size()
+		}
+		return nil
+	})
+	return size
+}
