@@ -199,6 +199,7 @@ type StoreDescription struct {
 	Buckets    []BucketDescription
 	Jobs       map[State]int // that are kept, by state
 	Oldest     uint64        // entry of the journal that is kept
+	Tombstones int64
 }
 
 // BucketDescription is one part of a store.

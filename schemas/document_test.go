@@ -27,7 +27,7 @@ func document(t *testing.T, name string) *schemas.DocumentSchema {
 
 func TestDocumentsCompileAndAreClosed(t *testing.T) {
 	t.Parallel()
-	want := []string{"check", "config", "configuration", "error", "event", "file", "host", "job", "journal_entry", "key", "lint", "log", "manifest", "project", "run_cancellation", "store", "store_adoption", "store_compaction", "store_confirmation", "store_copy", "tool", "usage_row", "verify", "version", "whoami"}
+	want := []string{"check", "config", "configuration", "error", "event", "file", "host", "job", "journal_entry", "key", "lint", "log", "manifest", "project", "run_cancellation", "store", "store_adoption", "store_compaction", "store_confirmation", "store_copy", "store_pruning", "store_use", "tool", "usage_row", "verify", "version", "whoami"}
 	if got := schemas.Documents(); !slices.Equal(got, want) {
 		t.Errorf("documents %v", got)
 	}

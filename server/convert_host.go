@@ -17,6 +17,7 @@ func convertHost(h engine.HostInfo) *macexecv1.HostInfo {
 		Running: int32of(h.Running), Queued: int32of(h.Queued), AwaitingApproval: int32of(h.AwaitingApproval),
 		Unknown: int32of(h.Unknown), ToolPath: slices.Clone(h.ToolPath),
 		Mode: enum[macexecv1.HostMode](cmp.Or(h.Mode.Mode, jobs.ModeOpen)), ModeBy: h.Mode.By, ModeReason: h.Mode.Reason, ModeSince: timestamp(h.Mode.Since), Restored: convertRestore(h.Restored),
+		Retention: convertRetention(h.Retention),
 		Slots: each(h.Slots, func(s engine.Slot) *macexecv1.Slot {
 			return &macexecv1.Slot{Class: s.Class, Size: int32of(s.Size), Used: int32of(s.Used)}
 		}),

@@ -50,6 +50,8 @@ type Engine interface {
 
 	BackupStore(ctx context.Context, c engine.Caller) (jobs.StoreCopy, error)
 	ConfirmRestore(ctx context.Context, c engine.Caller, reason string) (*jobs.Restore, error)
+	DescribeStore(ctx context.Context, c engine.Caller) (engine.StoreUse, error)
+	Prune(ctx context.Context, c engine.Caller, olderThan time.Duration, dry bool) (engine.Pruned, error)
 }
 
 // Upload is a file on its way in. It is there once Commit has succeeded.

@@ -47,6 +47,8 @@ type fakeEngine struct {
 	journal   func(after uint64, limit int, follow bool, yield func(jobs.Entry) error) error
 	confirm   func(reason string) (*jobs.Restore, error)
 	backup    func() (jobs.StoreCopy, error)
+	use       engine.StoreUse
+	prune     func(olderThan time.Duration, dry bool) (engine.Pruned, error)
 	principal chan string // gets the caller of Job, if it is not nil
 }
 
@@ -64,6 +66,14 @@ func (f *fakeEngine) BackupStore(context.Context, engine.Caller) (jobs.StoreCopy
 
 func (f *fakeEngine) ConfirmRestore(_ context.Context, _ engine.Caller, reason string) (*jobs.Restore, error) {
 	return f.confirm(reason)
+}
+
+func (f *fakeEngine) DescribeStore(context.Context, engine.Caller) (engine.StoreUse, error) {
+	return f.use, nil
+}
+
+func (f *fakeEngine) Prune(_ context.Context, _ engine.Caller, olderThan time.Duration, dry bool) (engine.Pruned, error) {
+	return f.prune(olderThan, dry)
 }
 
 func (f *fakeEngine) Submit(ctx context.Context, _ engine.Caller, r engine.Request) (engine.Receipt, error) {

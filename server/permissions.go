@@ -56,6 +56,8 @@ func permissions() map[string]Role {
 
 		macexecv1.StoreService_BackupStore_FullMethodName:    RoleOperator,
 		macexecv1.StoreService_ConfirmRestore_FullMethodName: RoleOperator,
+		macexecv1.StoreService_DescribeStore_FullMethodName:  RoleOperator,
+		macexecv1.StoreService_PruneStore_FullMethodName:     RoleOperator,
 
 		healthpb.Health_Check_FullMethodName: roleNone,
 		healthpb.Health_List_FullMethodName:  roleNone,

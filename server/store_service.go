@@ -68,3 +68,23 @@ func convertRestore(r *jobs.Restore) *macexecv1.StoreRestore {
 		At: timestamp(r.At), By: r.By, Reason: r.Reason, JournalHead: r.Head, KnownHostId: r.Known.HostID, KnownHead: r.Known.Head,
 	}
 }
+
+func (s *storeService) DescribeStore(ctx context.Context, _ *macexecv1.DescribeStoreRequest) (*macexecv1.DescribeStoreResponse, error) {
+	use, err := s.server.engine.DescribeStore(ctx, caller(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &macexecv1.DescribeStoreResponse{Use: convertUse(use)}, nil
+}
+
+func (s *storeService) PruneStore(ctx context.Context, req *macexecv1.PruneStoreRequest) (*macexecv1.PruneStoreResponse, error) {
+	age := req.GetOlderThan().AsDuration()
+	if age < 0 {
+		return nil, jobs.Errorf(jobs.CodeRequestInvalid, "an age is not negative").With("field", "older_than")
+	}
+	pruned, err := s.server.engine.Prune(ctx, caller(ctx), age, req.GetDryRun())
+	if err != nil {
+		return nil, err
+	}
+	return &macexecv1.PruneStoreResponse{Pruned: convertPruned(pruned), DryRun: req.GetDryRun()}, nil
+}

@@ -138,6 +138,9 @@ func (s *Store) Describe(ctx context.Context) (d jobs.StoreDescription, err erro
 		}
 		err = s.view(ctx, func(tx *bbolt.Tx) error {
 			st := tx.Bucket([]byte(name)).Stats()
+			if name == bucketTombstones {
+				d.Tombstones = int64(st.KeyN)
+			}
 			pages := st.BranchPageN + st.BranchOverflowN + st.LeafPageN + st.LeafOverflowN
 			d.Buckets = append(d.Buckets, jobs.BucketDescription{Name: name, Rows: int64(st.KeyN), Bytes: int64(pages) * int64(tx.DB().Info().PageSize)})
 			return nil

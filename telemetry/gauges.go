@@ -54,7 +54,7 @@ func (m *Metrics) Watch(s Sources) { m.registry.MustRegister(newSourceCollector(
 type sourceCollector struct {
 	sources Sources
 
-	slots, used, disk, mode, head, size, free *prometheus.Desc
+	slots, used, disk, mode, head, size, free, failing, failures, pruned *prometheus.Desc
 }
 
 func newSourceCollector(s Sources) sourceCollector {
@@ -70,11 +70,15 @@ func newSourceCollector(s Sources) sourceCollector {
 		head:    desc("macexec_journal_head", "Sequence number of the journal's newest entry."),
 		size:    desc("macexec_store_size_bytes", "Size of the store's file."),
 		free:    desc("macexec_store_free_bytes", "Room in the store's file for new records, before it grows."),
+
+		failing:  desc("macexec_retention_failing", "1 while what is kept for too long cannot all be removed."),
+		failures: desc("macexec_retention_failures_total", "Passes that could not remove all that is kept for too long."),
+		pruned:   desc("macexec_retention_removed_jobs_total", "Jobs whose records were removed, since they ended long ago."),
 	}
 }
 
 func (c sourceCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.slots, c.used, c.disk, c.mode, c.head, c.size, c.free} {
+	for _, desc := range []*prometheus.Desc{c.slots, c.used, c.disk, c.mode, c.head, c.size, c.free, c.failing, c.failures, c.pruned} {
 		to <- desc
 	}
 }
@@ -102,4 +106,11 @@ func (c sourceCollector) Collect(to chan<- prometheus.Metric) {
 	size, free := c.sources.Store()
 	gauge(c.size, float64(size))
 	gauge(c.free, float64(free))
+	failing := 0.0
+	if g.Retention.Failing != "" {
+		failing = 1
+	}
+	gauge(c.failing, failing)
+	to <- prometheus.MustNewConstMetric(c.failures, prometheus.CounterValue, float64(g.Retention.Failures))
+	to <- prometheus.MustNewConstMetric(c.pruned, prometheus.CounterValue, float64(g.Retention.Removed.Jobs))
 }

@@ -52,6 +52,9 @@ func writeHost(w io.Writer, h *macexecv1.HostInfo, colour bool) error {
 	for _, slot := range h.GetSlots() {
 		f.add("slot "+slot.GetClass(), fmt.Sprintf("%d of %d used", slot.GetUsed(), slot.GetSize()))
 	}
+	if r := h.GetRetention(); r.GetFailing() != "" {
+		f.addStyled("retention", "fails since "+moment(r.GetFailingSince())+": "+r.GetFailing(), show.Red)
+	}
 	f.add("tool path", strings.Join(h.GetToolPath(), ":"))
 	return f.table.Write(w, colour)
 }

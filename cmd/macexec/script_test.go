@@ -286,6 +286,10 @@ func documentOf(args []string) string {
 			return "store_confirmation"
 		case "compact":
 			return "store_compaction"
+		case "df":
+			return "store_use"
+		case "prune":
+			return "store_pruning"
 		}
 		return "store"
 	default:

@@ -21,7 +21,7 @@ import (
 const storeName = "store.db"
 
 func (a *app) storeCommand() *cobra.Command {
-	return group("store", "Look after the store", a.storeCheckCommand(), a.storeBackupCommand(), a.storeRestoreCommand(),
+	return group("store", "Look after the store", a.storeCheckCommand(), a.storeBackupCommand(), a.storeDfCommand(), a.storePruneCommand(), a.storeRestoreCommand(),
 		a.storeAdoptCommand(), a.storeConfirmCommand(), a.storeCompactCommand())
 }
 

@@ -165,7 +165,8 @@ type HostInfo struct {
 	Accepting                                                          bool // new calls are taken
 	Mode                                                               jobs.HostMode
 	Restored                                                           *jobs.Restore // nil: the store has forgotten nothing, as far as is known
-	Confinement                                                        string        // what this host can enforce, in words
+	Retention                                                          RetentionStatus
+	Confinement                                                        string // what this host can enforce, in words
 	Running, Queued, AwaitingApproval, Unknown                         int
 	Slots                                                              []Slot
 	ToolPath                                                           []string

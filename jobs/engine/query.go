@@ -161,7 +161,7 @@ func (e *Engine) Host(ctx context.Context, _ Caller) (HostInfo, error) {
 	if free, err := files.FreeBytes(e.exec.Root()); err == nil {
 		info.DiskFreeBytes = free
 	}
-	info.Restored = e.forgetful(ctx)
+	info.Restored, info.Retention = e.forgetful(ctx), e.RetentionStatus()
 	counts, err := e.store.Counts(ctx)
 	info.Running, info.Queued = counts[jobs.StateRunning], counts[jobs.StateQueued]
 	info.AwaitingApproval, info.Unknown = counts[jobs.StateAwaitingApproval], counts[jobs.StateUnknown]

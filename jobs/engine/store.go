@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"os"
 	"strings"
 
 	"github.com/macexec/macexec/jobs"
@@ -59,4 +60,46 @@ func (e *Engine) ConfirmRestore(ctx context.Context, c Caller, reason string) (*
 	e.sched.trust()
 	e.dispatch()
 	return r, nil
+}
+
+// StoreUse is what the records and the files of jobs take.
+type StoreUse struct {
+	jobs.StoreDescription
+
+	JobFolders, JobBytes int64 // with logs, and artifacts that were not published
+	Blobs, BlobBytes     int64 // uploads
+	Head                 uint64
+}
+
+// DescribeStore measures what the state folder holds. It reads the whole store and lists
+// every folder of a job.
+func (e *Engine) DescribeStore(ctx context.Context, _ Caller) (use StoreUse, err error) {
+	if use.StoreDescription, err = e.store.Describe(ctx); err != nil {
+		return use, err
+	}
+	use.Head = e.store.Head()
+	folders, err := os.ReadDir(e.exec.Root())
+	if err != nil {
+		return use, jobs.Errorf(jobs.CodeInternal, "list the folders of jobs: %w", err)
+	}
+	for _, folder := range folders {
+		if ctx.Err() != nil {
+			return use, callerGone(ctx.Err())
+		}
+		use.JobFolders++
+		use.JobBytes += folderBytes(e.exec.JobDir(folder.Name()))
+	}
+	for first := range 256 {
+		digests, err := e.blobs.Shelf(byte(first))
+		if err != nil {
+			return use, err
+		}
+		for _, digest := range digests {
+			if blob, err := e.store.GetBlob(ctx, digest); err == nil {
+				use.Blobs++
+				use.BlobBytes += blob.Size
+			}
+		}
+	}
+	return use, nil
 }

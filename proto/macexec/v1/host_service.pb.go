@@ -215,7 +215,9 @@ type HostInfo struct {
 	// Since when.
 	ModeSince *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=mode_since,json=modeSince,proto3" json:"mode_since,omitempty"`
 	// Set while calls with outside effects wait, since the store was restored.
-	Restored      *StoreRestore `protobuf:"bytes,25,opt,name=restored,proto3" json:"restored,omitempty"`
+	Restored *StoreRestore `protobuf:"bytes,25,opt,name=restored,proto3" json:"restored,omitempty"`
+	// How the removing of what is kept for too long does.
+	Retention     *RetentionStatus `protobuf:"bytes,26,opt,name=retention,proto3" json:"retention,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -421,6 +423,13 @@ func (x *HostInfo) GetModeSince() *timestamppb.Timestamp {
 func (x *HostInfo) GetRestored() *StoreRestore {
 	if x != nil {
 		return x.Restored
+	}
+	return nil
+}
+
+func (x *HostInfo) GetRetention() *RetentionStatus {
+	if x != nil {
+		return x.Retention
 	}
 	return nil
 }
@@ -1443,7 +1452,7 @@ const file_macexec_v1_host_service_proto_rawDesc = "" +
 	"macexec.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1emacexec/v1/store_service.proto\"\x10\n" +
 	"\x0eGetHostRequest\";\n" +
 	"\x0fGetHostResponse\x12(\n" +
-	"\x04host\x18\x01 \x01(\v2\x14.macexec.v1.HostInfoR\x04host\"\xc2\x06\n" +
+	"\x04host\x18\x01 \x01(\v2\x14.macexec.v1.HostInfoR\x04host\"\xfd\x06\n" +
 	"\bHostInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bhostname\x18\x02 \x01(\tR\bhostname\x12\x0e\n" +
@@ -1475,7 +1484,8 @@ const file_macexec_v1_host_service_proto_rawDesc = "" +
 	"modeReason\x129\n" +
 	"\n" +
 	"mode_since\x18\x18 \x01(\v2\x1a.google.protobuf.TimestampR\tmodeSince\x124\n" +
-	"\brestored\x18\x19 \x01(\v2\x18.macexec.v1.StoreRestoreR\brestored\"V\n" +
+	"\brestored\x18\x19 \x01(\v2\x18.macexec.v1.StoreRestoreR\brestored\x129\n" +
+	"\tretention\x18\x1a \x01(\v2\x1b.macexec.v1.RetentionStatusR\tretention\"V\n" +
 	"\x12SetHostModeRequest\x12(\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x14.macexec.v1.HostModeR\x04mode\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"?\n" +
@@ -1588,6 +1598,7 @@ var file_macexec_v1_host_service_proto_goTypes = []any{
 	(*RemoveProjectResponse)(nil), // 22: macexec.v1.RemoveProjectResponse
 	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
 	(*StoreRestore)(nil),          // 24: macexec.v1.StoreRestore
+	(*RetentionStatus)(nil),       // 25: macexec.v1.RetentionStatus
 }
 var file_macexec_v1_host_service_proto_depIdxs = []int32{
 	3,  // 0: macexec.v1.GetHostResponse.host:type_name -> macexec.v1.HostInfo
@@ -1596,36 +1607,37 @@ var file_macexec_v1_host_service_proto_depIdxs = []int32{
 	0,  // 3: macexec.v1.HostInfo.mode:type_name -> macexec.v1.HostMode
 	23, // 4: macexec.v1.HostInfo.mode_since:type_name -> google.protobuf.Timestamp
 	24, // 5: macexec.v1.HostInfo.restored:type_name -> macexec.v1.StoreRestore
-	0,  // 6: macexec.v1.SetHostModeRequest.mode:type_name -> macexec.v1.HostMode
-	3,  // 7: macexec.v1.SetHostModeResponse.host:type_name -> macexec.v1.HostInfo
-	10, // 8: macexec.v1.GetConfigResponse.config:type_name -> macexec.v1.Config
-	23, // 9: macexec.v1.Config.read_at:type_name -> google.protobuf.Timestamp
-	11, // 10: macexec.v1.Config.fields:type_name -> macexec.v1.ConfigField
-	15, // 11: macexec.v1.WhoAmIResponse.identity:type_name -> macexec.v1.Identity
-	16, // 12: macexec.v1.ListProjectsResponse.projects:type_name -> macexec.v1.Project
-	16, // 13: macexec.v1.AddProjectRequest.project:type_name -> macexec.v1.Project
-	16, // 14: macexec.v1.AddProjectResponse.project:type_name -> macexec.v1.Project
-	1,  // 15: macexec.v1.HostService.GetHost:input_type -> macexec.v1.GetHostRequest
-	4,  // 16: macexec.v1.HostService.SetHostMode:input_type -> macexec.v1.SetHostModeRequest
-	6,  // 17: macexec.v1.HostService.ReloadConfig:input_type -> macexec.v1.ReloadConfigRequest
-	8,  // 18: macexec.v1.HostService.GetConfig:input_type -> macexec.v1.GetConfigRequest
-	13, // 19: macexec.v1.HostService.WhoAmI:input_type -> macexec.v1.WhoAmIRequest
-	17, // 20: macexec.v1.HostService.ListProjects:input_type -> macexec.v1.ListProjectsRequest
-	19, // 21: macexec.v1.HostService.AddProject:input_type -> macexec.v1.AddProjectRequest
-	21, // 22: macexec.v1.HostService.RemoveProject:input_type -> macexec.v1.RemoveProjectRequest
-	2,  // 23: macexec.v1.HostService.GetHost:output_type -> macexec.v1.GetHostResponse
-	5,  // 24: macexec.v1.HostService.SetHostMode:output_type -> macexec.v1.SetHostModeResponse
-	7,  // 25: macexec.v1.HostService.ReloadConfig:output_type -> macexec.v1.ReloadConfigResponse
-	9,  // 26: macexec.v1.HostService.GetConfig:output_type -> macexec.v1.GetConfigResponse
-	14, // 27: macexec.v1.HostService.WhoAmI:output_type -> macexec.v1.WhoAmIResponse
-	18, // 28: macexec.v1.HostService.ListProjects:output_type -> macexec.v1.ListProjectsResponse
-	20, // 29: macexec.v1.HostService.AddProject:output_type -> macexec.v1.AddProjectResponse
-	22, // 30: macexec.v1.HostService.RemoveProject:output_type -> macexec.v1.RemoveProjectResponse
-	23, // [23:31] is the sub-list for method output_type
-	15, // [15:23] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	25, // 6: macexec.v1.HostInfo.retention:type_name -> macexec.v1.RetentionStatus
+	0,  // 7: macexec.v1.SetHostModeRequest.mode:type_name -> macexec.v1.HostMode
+	3,  // 8: macexec.v1.SetHostModeResponse.host:type_name -> macexec.v1.HostInfo
+	10, // 9: macexec.v1.GetConfigResponse.config:type_name -> macexec.v1.Config
+	23, // 10: macexec.v1.Config.read_at:type_name -> google.protobuf.Timestamp
+	11, // 11: macexec.v1.Config.fields:type_name -> macexec.v1.ConfigField
+	15, // 12: macexec.v1.WhoAmIResponse.identity:type_name -> macexec.v1.Identity
+	16, // 13: macexec.v1.ListProjectsResponse.projects:type_name -> macexec.v1.Project
+	16, // 14: macexec.v1.AddProjectRequest.project:type_name -> macexec.v1.Project
+	16, // 15: macexec.v1.AddProjectResponse.project:type_name -> macexec.v1.Project
+	1,  // 16: macexec.v1.HostService.GetHost:input_type -> macexec.v1.GetHostRequest
+	4,  // 17: macexec.v1.HostService.SetHostMode:input_type -> macexec.v1.SetHostModeRequest
+	6,  // 18: macexec.v1.HostService.ReloadConfig:input_type -> macexec.v1.ReloadConfigRequest
+	8,  // 19: macexec.v1.HostService.GetConfig:input_type -> macexec.v1.GetConfigRequest
+	13, // 20: macexec.v1.HostService.WhoAmI:input_type -> macexec.v1.WhoAmIRequest
+	17, // 21: macexec.v1.HostService.ListProjects:input_type -> macexec.v1.ListProjectsRequest
+	19, // 22: macexec.v1.HostService.AddProject:input_type -> macexec.v1.AddProjectRequest
+	21, // 23: macexec.v1.HostService.RemoveProject:input_type -> macexec.v1.RemoveProjectRequest
+	2,  // 24: macexec.v1.HostService.GetHost:output_type -> macexec.v1.GetHostResponse
+	5,  // 25: macexec.v1.HostService.SetHostMode:output_type -> macexec.v1.SetHostModeResponse
+	7,  // 26: macexec.v1.HostService.ReloadConfig:output_type -> macexec.v1.ReloadConfigResponse
+	9,  // 27: macexec.v1.HostService.GetConfig:output_type -> macexec.v1.GetConfigResponse
+	14, // 28: macexec.v1.HostService.WhoAmI:output_type -> macexec.v1.WhoAmIResponse
+	18, // 29: macexec.v1.HostService.ListProjects:output_type -> macexec.v1.ListProjectsResponse
+	20, // 30: macexec.v1.HostService.AddProject:output_type -> macexec.v1.AddProjectResponse
+	22, // 31: macexec.v1.HostService.RemoveProject:output_type -> macexec.v1.RemoveProjectResponse
+	24, // [24:32] is the sub-list for method output_type
+	16, // [16:24] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_macexec_v1_host_service_proto_init() }

@@ -61,7 +61,7 @@ type JobServiceClient interface {
 	// IDEMPOTENCY_KEY_CONFLICT, KEY_FENCED, RUN_CLOSED, LOCK_HELD (only with on_lock
 	// refuse), ALREADY_SUPERSEDED, JOB_NOT_FOUND and JOB_STATE_CONFLICT (the job to
 	// supersede), HOST_DRAINING, DISK_FULL, STORE_FAILED, COMMIT_UNKNOWN; and
-	// RESULT_EXPIRED, which this version never gives, since it does not prune.
+	// RESULT_EXPIRED.
 	SubmitJob(ctx context.Context, in *SubmitJobRequest, opts ...grpc.CallOption) (*SubmitJobResponse, error)
 	// GetJob returns a job as it is now. Errors: JOB_NOT_FOUND, JOB_ON_OTHER_HOST,
 	// RECORD_DAMAGED.
@@ -325,7 +325,7 @@ type JobServiceServer interface {
 	// IDEMPOTENCY_KEY_CONFLICT, KEY_FENCED, RUN_CLOSED, LOCK_HELD (only with on_lock
 	// refuse), ALREADY_SUPERSEDED, JOB_NOT_FOUND and JOB_STATE_CONFLICT (the job to
 	// supersede), HOST_DRAINING, DISK_FULL, STORE_FAILED, COMMIT_UNKNOWN; and
-	// RESULT_EXPIRED, which this version never gives, since it does not prune.
+	// RESULT_EXPIRED.
 	SubmitJob(context.Context, *SubmitJobRequest) (*SubmitJobResponse, error)
 	// GetJob returns a job as it is now. Errors: JOB_NOT_FOUND, JOB_ON_OTHER_HOST,
 	// RECORD_DAMAGED.

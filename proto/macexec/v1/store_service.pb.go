@@ -9,6 +9,7 @@ package macexecv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -371,12 +372,615 @@ func (x *StoreRestore) GetKnownHead() uint64 {
 	return 0
 }
 
+// Request of StoreService.DescribeStore.
+type DescribeStoreRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeStoreRequest) Reset() {
+	*x = DescribeStoreRequest{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeStoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeStoreRequest) ProtoMessage() {}
+
+func (x *DescribeStoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeStoreRequest.ProtoReflect.Descriptor instead.
+func (*DescribeStoreRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{6}
+}
+
+// Response of StoreService.DescribeStore.
+type DescribeStoreResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the state folder holds.
+	Use           *StoreUse `protobuf:"bytes,1,opt,name=use,proto3" json:"use,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeStoreResponse) Reset() {
+	*x = DescribeStoreResponse{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeStoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeStoreResponse) ProtoMessage() {}
+
+func (x *DescribeStoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeStoreResponse.ProtoReflect.Descriptor instead.
+func (*DescribeStoreResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DescribeStoreResponse) GetUse() *StoreUse {
+	if x != nil {
+		return x.Use
+	}
+	return nil
+}
+
+// StoreUse is what the records and the files of jobs take.
+type StoreUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes of the store's file.
+	Size int64 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	// Bytes of it that are free for new records.
+	Free int64 `protobuf:"varint,2,opt,name=free,proto3" json:"free,omitempty"`
+	// The parts of the store.
+	Parts []*StorePart `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
+	// Jobs with a record, by state.
+	Jobs []*StoreCount `protobuf:"bytes,4,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	// Keys whose jobs are pruned.
+	Tombstones int64 `protobuf:"varint,5,opt,name=tombstones,proto3" json:"tombstones,omitempty"`
+	// The oldest entry of the journal that is kept.
+	JournalOldest uint64 `protobuf:"varint,6,opt,name=journal_oldest,json=journalOldest,proto3" json:"journal_oldest,omitempty"`
+	// The newest one.
+	JournalHead uint64 `protobuf:"varint,7,opt,name=journal_head,json=journalHead,proto3" json:"journal_head,omitempty"`
+	// Folders of jobs.
+	JobFolders int64 `protobuf:"varint,8,opt,name=job_folders,json=jobFolders,proto3" json:"job_folders,omitempty"`
+	// Bytes in them: logs, and artifacts that were not published.
+	JobBytes int64 `protobuf:"varint,9,opt,name=job_bytes,json=jobBytes,proto3" json:"job_bytes,omitempty"`
+	// Uploaded files.
+	Uploads int64 `protobuf:"varint,10,opt,name=uploads,proto3" json:"uploads,omitempty"`
+	// Bytes of them.
+	UploadBytes   int64 `protobuf:"varint,11,opt,name=upload_bytes,json=uploadBytes,proto3" json:"upload_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreUse) Reset() {
+	*x = StoreUse{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreUse) ProtoMessage() {}
+
+func (x *StoreUse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreUse.ProtoReflect.Descriptor instead.
+func (*StoreUse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *StoreUse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *StoreUse) GetFree() int64 {
+	if x != nil {
+		return x.Free
+	}
+	return 0
+}
+
+func (x *StoreUse) GetParts() []*StorePart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *StoreUse) GetJobs() []*StoreCount {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+func (x *StoreUse) GetTombstones() int64 {
+	if x != nil {
+		return x.Tombstones
+	}
+	return 0
+}
+
+func (x *StoreUse) GetJournalOldest() uint64 {
+	if x != nil {
+		return x.JournalOldest
+	}
+	return 0
+}
+
+func (x *StoreUse) GetJournalHead() uint64 {
+	if x != nil {
+		return x.JournalHead
+	}
+	return 0
+}
+
+func (x *StoreUse) GetJobFolders() int64 {
+	if x != nil {
+		return x.JobFolders
+	}
+	return 0
+}
+
+func (x *StoreUse) GetJobBytes() int64 {
+	if x != nil {
+		return x.JobBytes
+	}
+	return 0
+}
+
+func (x *StoreUse) GetUploads() int64 {
+	if x != nil {
+		return x.Uploads
+	}
+	return 0
+}
+
+func (x *StoreUse) GetUploadBytes() int64 {
+	if x != nil {
+		return x.UploadBytes
+	}
+	return 0
+}
+
+// StorePart is one part of the store.
+type StorePart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Records.
+	Rows int64 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	// Bytes of the pages that it takes.
+	Bytes         int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StorePart) Reset() {
+	*x = StorePart{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StorePart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StorePart) ProtoMessage() {}
+
+func (x *StorePart) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StorePart.ProtoReflect.Descriptor instead.
+func (*StorePart) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *StorePart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StorePart) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *StorePart) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// StoreCount is how many jobs are in a state.
+type StoreCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The state.
+	State JobState `protobuf:"varint,1,opt,name=state,proto3,enum=macexec.v1.JobState" json:"state,omitempty"`
+	// How many.
+	Count         int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreCount) Reset() {
+	*x = StoreCount{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreCount) ProtoMessage() {}
+
+func (x *StoreCount) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreCount.ProtoReflect.Descriptor instead.
+func (*StoreCount) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *StoreCount) GetState() JobState {
+	if x != nil {
+		return x.State
+	}
+	return JobState_JOB_STATE_UNSPECIFIED
+}
+
+func (x *StoreCount) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// Request of StoreService.PruneStore.
+type PruneStoreRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only say what would be removed.
+	DryRun bool `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Counts for jobs instead of the ages that are configured; unset: they count.
+	OlderThan     *durationpb.Duration `protobuf:"bytes,2,opt,name=older_than,json=olderThan,proto3" json:"older_than,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneStoreRequest) Reset() {
+	*x = PruneStoreRequest{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneStoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneStoreRequest) ProtoMessage() {}
+
+func (x *PruneStoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneStoreRequest.ProtoReflect.Descriptor instead.
+func (*PruneStoreRequest) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PruneStoreRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *PruneStoreRequest) GetOlderThan() *durationpb.Duration {
+	if x != nil {
+		return x.OlderThan
+	}
+	return nil
+}
+
+// Response of StoreService.PruneStore.
+type PruneStoreResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was removed, or would be.
+	Pruned *Pruned `protobuf:"bytes,1,opt,name=pruned,proto3" json:"pruned,omitempty"`
+	// Nothing was removed.
+	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneStoreResponse) Reset() {
+	*x = PruneStoreResponse{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneStoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneStoreResponse) ProtoMessage() {}
+
+func (x *PruneStoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneStoreResponse.ProtoReflect.Descriptor instead.
+func (*PruneStoreResponse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PruneStoreResponse) GetPruned() *Pruned {
+	if x != nil {
+		return x.Pruned
+	}
+	return nil
+}
+
+func (x *PruneStoreResponse) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// Pruned counts what was removed.
+type Pruned struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Jobs, with their folders.
+	Jobs int64 `protobuf:"varint,1,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	// Entries of the journal; they are not counted in a dry run.
+	JournalEntries int64 `protobuf:"varint,2,opt,name=journal_entries,json=journalEntries,proto3" json:"journal_entries,omitempty"`
+	// Folders of jobs without a record.
+	Folders int64 `protobuf:"varint,3,opt,name=folders,proto3" json:"folders,omitempty"`
+	// Bytes in folders.
+	Bytes         int64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pruned) Reset() {
+	*x = Pruned{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pruned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pruned) ProtoMessage() {}
+
+func (x *Pruned) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
+func (*Pruned) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Pruned) GetJobs() int64 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
+func (x *Pruned) GetJournalEntries() int64 {
+	if x != nil {
+		return x.JournalEntries
+	}
+	return 0
+}
+
+func (x *Pruned) GetFolders() int64 {
+	if x != nil {
+		return x.Folders
+	}
+	return 0
+}
+
+func (x *Pruned) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// RetentionStatus is how the removing of what is kept for too long does.
+type RetentionStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the last pass ended; unset: there was none yet.
+	LastPass *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=last_pass,json=lastPass,proto3" json:"last_pass,omitempty"`
+	// Why the last pass could not remove all; empty if it could.
+	Failing string `protobuf:"bytes,2,opt,name=failing,proto3" json:"failing,omitempty"`
+	// Since when it has not.
+	FailingSince *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=failing_since,json=failingSince,proto3" json:"failing_since,omitempty"`
+	// Passes that failed, since the daemon started.
+	Failures int64 `protobuf:"varint,4,opt,name=failures,proto3" json:"failures,omitempty"`
+	// What was removed since the daemon started.
+	Removed       *Pruned `protobuf:"bytes,5,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetentionStatus) Reset() {
+	*x = RetentionStatus{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetentionStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetentionStatus) ProtoMessage() {}
+
+func (x *RetentionStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetentionStatus.ProtoReflect.Descriptor instead.
+func (*RetentionStatus) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RetentionStatus) GetLastPass() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastPass
+	}
+	return nil
+}
+
+func (x *RetentionStatus) GetFailing() string {
+	if x != nil {
+		return x.Failing
+	}
+	return ""
+}
+
+func (x *RetentionStatus) GetFailingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FailingSince
+	}
+	return nil
+}
+
+func (x *RetentionStatus) GetFailures() int64 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *RetentionStatus) GetRemoved() *Pruned {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
 var File_macexec_v1_store_service_proto protoreflect.FileDescriptor
 
 const file_macexec_v1_store_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1emacexec/v1/store_service.proto\x12\n" +
-	"macexec.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x14\n" +
+	"macexec.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14macexec/v1/job.proto\"\x14\n" +
 	"\x12BackupStoreRequest\"V\n" +
 	"\x13BackupStoreResponse\x12)\n" +
 	"\x04copy\x18\x01 \x01(\v2\x15.macexec.v1.StoreCopyR\x04copy\x12\x14\n" +
@@ -397,10 +1001,58 @@ const file_macexec_v1_store_service_proto_rawDesc = "" +
 	"\fjournal_head\x18\x04 \x01(\x04R\vjournalHead\x12\"\n" +
 	"\rknown_host_id\x18\x05 \x01(\tR\vknownHostId\x12\x1d\n" +
 	"\n" +
-	"known_head\x18\x06 \x01(\x04R\tknownHead2\xb9\x01\n" +
+	"known_head\x18\x06 \x01(\x04R\tknownHead\"\x16\n" +
+	"\x14DescribeStoreRequest\"?\n" +
+	"\x15DescribeStoreResponse\x12&\n" +
+	"\x03use\x18\x01 \x01(\v2\x14.macexec.v1.StoreUseR\x03use\"\xf0\x02\n" +
+	"\bStoreUse\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04free\x18\x02 \x01(\x03R\x04free\x12+\n" +
+	"\x05parts\x18\x03 \x03(\v2\x15.macexec.v1.StorePartR\x05parts\x12*\n" +
+	"\x04jobs\x18\x04 \x03(\v2\x16.macexec.v1.StoreCountR\x04jobs\x12\x1e\n" +
+	"\n" +
+	"tombstones\x18\x05 \x01(\x03R\n" +
+	"tombstones\x12%\n" +
+	"\x0ejournal_oldest\x18\x06 \x01(\x04R\rjournalOldest\x12!\n" +
+	"\fjournal_head\x18\a \x01(\x04R\vjournalHead\x12\x1f\n" +
+	"\vjob_folders\x18\b \x01(\x03R\n" +
+	"jobFolders\x12\x1b\n" +
+	"\tjob_bytes\x18\t \x01(\x03R\bjobBytes\x12\x18\n" +
+	"\auploads\x18\n" +
+	" \x01(\x03R\auploads\x12!\n" +
+	"\fupload_bytes\x18\v \x01(\x03R\vuploadBytes\"I\n" +
+	"\tStorePart\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04rows\x18\x02 \x01(\x03R\x04rows\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\"N\n" +
+	"\n" +
+	"StoreCount\x12*\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x14.macexec.v1.JobStateR\x05state\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"f\n" +
+	"\x11PruneStoreRequest\x12\x17\n" +
+	"\adry_run\x18\x01 \x01(\bR\x06dryRun\x128\n" +
+	"\n" +
+	"older_than\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tolderThan\"Y\n" +
+	"\x12PruneStoreResponse\x12*\n" +
+	"\x06pruned\x18\x01 \x01(\v2\x12.macexec.v1.PrunedR\x06pruned\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"u\n" +
+	"\x06Pruned\x12\x12\n" +
+	"\x04jobs\x18\x01 \x01(\x03R\x04jobs\x12'\n" +
+	"\x0fjournal_entries\x18\x02 \x01(\x03R\x0ejournalEntries\x12\x18\n" +
+	"\afolders\x18\x03 \x01(\x03R\afolders\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\"\xef\x01\n" +
+	"\x0fRetentionStatus\x127\n" +
+	"\tlast_pass\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\blastPass\x12\x18\n" +
+	"\afailing\x18\x02 \x01(\tR\afailing\x12?\n" +
+	"\rfailing_since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\ffailingSince\x12\x1a\n" +
+	"\bfailures\x18\x04 \x01(\x03R\bfailures\x12,\n" +
+	"\aremoved\x18\x05 \x01(\v2\x12.macexec.v1.PrunedR\aremoved2\xdc\x02\n" +
 	"\fStoreService\x12P\n" +
 	"\vBackupStore\x12\x1e.macexec.v1.BackupStoreRequest\x1a\x1f.macexec.v1.BackupStoreResponse0\x01\x12W\n" +
-	"\x0eConfirmRestore\x12!.macexec.v1.ConfirmRestoreRequest\x1a\".macexec.v1.ConfirmRestoreResponseB7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
+	"\x0eConfirmRestore\x12!.macexec.v1.ConfirmRestoreRequest\x1a\".macexec.v1.ConfirmRestoreResponse\x12T\n" +
+	"\rDescribeStore\x12 .macexec.v1.DescribeStoreRequest\x1a!.macexec.v1.DescribeStoreResponse\x12K\n" +
+	"\n" +
+	"PruneStore\x12\x1d.macexec.v1.PruneStoreRequest\x1a\x1e.macexec.v1.PruneStoreResponseB7Z5github.com/macexec/macexec/proto/macexec/v1;macexecv1b\x06proto3"
 
 var (
 	file_macexec_v1_store_service_proto_rawDescOnce sync.Once
@@ -414,7 +1066,7 @@ func file_macexec_v1_store_service_proto_rawDescGZIP() []byte {
 	return file_macexec_v1_store_service_proto_rawDescData
 }
 
-var file_macexec_v1_store_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_macexec_v1_store_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_macexec_v1_store_service_proto_goTypes = []any{
 	(*BackupStoreRequest)(nil),     // 0: macexec.v1.BackupStoreRequest
 	(*BackupStoreResponse)(nil),    // 1: macexec.v1.BackupStoreResponse
@@ -422,21 +1074,45 @@ var file_macexec_v1_store_service_proto_goTypes = []any{
 	(*ConfirmRestoreRequest)(nil),  // 3: macexec.v1.ConfirmRestoreRequest
 	(*ConfirmRestoreResponse)(nil), // 4: macexec.v1.ConfirmRestoreResponse
 	(*StoreRestore)(nil),           // 5: macexec.v1.StoreRestore
-	(*timestamppb.Timestamp)(nil),  // 6: google.protobuf.Timestamp
+	(*DescribeStoreRequest)(nil),   // 6: macexec.v1.DescribeStoreRequest
+	(*DescribeStoreResponse)(nil),  // 7: macexec.v1.DescribeStoreResponse
+	(*StoreUse)(nil),               // 8: macexec.v1.StoreUse
+	(*StorePart)(nil),              // 9: macexec.v1.StorePart
+	(*StoreCount)(nil),             // 10: macexec.v1.StoreCount
+	(*PruneStoreRequest)(nil),      // 11: macexec.v1.PruneStoreRequest
+	(*PruneStoreResponse)(nil),     // 12: macexec.v1.PruneStoreResponse
+	(*Pruned)(nil),                 // 13: macexec.v1.Pruned
+	(*RetentionStatus)(nil),        // 14: macexec.v1.RetentionStatus
+	(*timestamppb.Timestamp)(nil),  // 15: google.protobuf.Timestamp
+	(JobState)(0),                  // 16: macexec.v1.JobState
+	(*durationpb.Duration)(nil),    // 17: google.protobuf.Duration
 }
 var file_macexec_v1_store_service_proto_depIdxs = []int32{
-	2, // 0: macexec.v1.BackupStoreResponse.copy:type_name -> macexec.v1.StoreCopy
-	5, // 1: macexec.v1.ConfirmRestoreResponse.restore:type_name -> macexec.v1.StoreRestore
-	6, // 2: macexec.v1.StoreRestore.at:type_name -> google.protobuf.Timestamp
-	0, // 3: macexec.v1.StoreService.BackupStore:input_type -> macexec.v1.BackupStoreRequest
-	3, // 4: macexec.v1.StoreService.ConfirmRestore:input_type -> macexec.v1.ConfirmRestoreRequest
-	1, // 5: macexec.v1.StoreService.BackupStore:output_type -> macexec.v1.BackupStoreResponse
-	4, // 6: macexec.v1.StoreService.ConfirmRestore:output_type -> macexec.v1.ConfirmRestoreResponse
-	5, // [5:7] is the sub-list for method output_type
-	3, // [3:5] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2,  // 0: macexec.v1.BackupStoreResponse.copy:type_name -> macexec.v1.StoreCopy
+	5,  // 1: macexec.v1.ConfirmRestoreResponse.restore:type_name -> macexec.v1.StoreRestore
+	15, // 2: macexec.v1.StoreRestore.at:type_name -> google.protobuf.Timestamp
+	8,  // 3: macexec.v1.DescribeStoreResponse.use:type_name -> macexec.v1.StoreUse
+	9,  // 4: macexec.v1.StoreUse.parts:type_name -> macexec.v1.StorePart
+	10, // 5: macexec.v1.StoreUse.jobs:type_name -> macexec.v1.StoreCount
+	16, // 6: macexec.v1.StoreCount.state:type_name -> macexec.v1.JobState
+	17, // 7: macexec.v1.PruneStoreRequest.older_than:type_name -> google.protobuf.Duration
+	13, // 8: macexec.v1.PruneStoreResponse.pruned:type_name -> macexec.v1.Pruned
+	15, // 9: macexec.v1.RetentionStatus.last_pass:type_name -> google.protobuf.Timestamp
+	15, // 10: macexec.v1.RetentionStatus.failing_since:type_name -> google.protobuf.Timestamp
+	13, // 11: macexec.v1.RetentionStatus.removed:type_name -> macexec.v1.Pruned
+	0,  // 12: macexec.v1.StoreService.BackupStore:input_type -> macexec.v1.BackupStoreRequest
+	3,  // 13: macexec.v1.StoreService.ConfirmRestore:input_type -> macexec.v1.ConfirmRestoreRequest
+	6,  // 14: macexec.v1.StoreService.DescribeStore:input_type -> macexec.v1.DescribeStoreRequest
+	11, // 15: macexec.v1.StoreService.PruneStore:input_type -> macexec.v1.PruneStoreRequest
+	1,  // 16: macexec.v1.StoreService.BackupStore:output_type -> macexec.v1.BackupStoreResponse
+	4,  // 17: macexec.v1.StoreService.ConfirmRestore:output_type -> macexec.v1.ConfirmRestoreResponse
+	7,  // 18: macexec.v1.StoreService.DescribeStore:output_type -> macexec.v1.DescribeStoreResponse
+	12, // 19: macexec.v1.StoreService.PruneStore:output_type -> macexec.v1.PruneStoreResponse
+	16, // [16:20] is the sub-list for method output_type
+	12, // [12:16] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_macexec_v1_store_service_proto_init() }
@@ -444,13 +1120,14 @@ func file_macexec_v1_store_service_proto_init() {
 	if File_macexec_v1_store_service_proto != nil {
 		return
 	}
+	file_macexec_v1_job_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_macexec_v1_store_service_proto_rawDesc), len(file_macexec_v1_store_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,8 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	StoreService_BackupStore_FullMethodName    = "/macexec.v1.StoreService/BackupStore"
 	StoreService_ConfirmRestore_FullMethodName = "/macexec.v1.StoreService/ConfirmRestore"
+	StoreService_DescribeStore_FullMethodName  = "/macexec.v1.StoreService/DescribeStore"
+	StoreService_PruneStore_FullMethodName     = "/macexec.v1.StoreService/PruneStore"
 )
 
 // StoreServiceClient is the client API for StoreService service.
@@ -39,6 +41,12 @@ type StoreServiceClient interface {
 	// calls with outside effects start again. Doing it again changes nothing. Errors:
 	// REQUEST_INVALID (no reason), STORE_FAILED.
 	ConfirmRestore(ctx context.Context, in *ConfirmRestoreRequest, opts ...grpc.CallOption) (*ConfirmRestoreResponse, error)
+	// DescribeStore measures what the store holds, and the files of jobs beside it. It
+	// reads the whole store, so it takes a while on a large one.
+	DescribeStore(ctx context.Context, in *DescribeStoreRequest, opts ...grpc.CallOption) (*DescribeStoreResponse, error)
+	// PruneStore removes now what is kept for too long, or says what that would be. It
+	// also happens by itself. Keys stay used for ever.
+	PruneStore(ctx context.Context, in *PruneStoreRequest, opts ...grpc.CallOption) (*PruneStoreResponse, error)
 }
 
 type storeServiceClient struct {
@@ -78,6 +86,26 @@ func (c *storeServiceClient) ConfirmRestore(ctx context.Context, in *ConfirmRest
 	return out, nil
 }
 
+func (c *storeServiceClient) DescribeStore(ctx context.Context, in *DescribeStoreRequest, opts ...grpc.CallOption) (*DescribeStoreResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeStoreResponse)
+	err := c.cc.Invoke(ctx, StoreService_DescribeStore_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *storeServiceClient) PruneStore(ctx context.Context, in *PruneStoreRequest, opts ...grpc.CallOption) (*PruneStoreResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PruneStoreResponse)
+	err := c.cc.Invoke(ctx, StoreService_PruneStore_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StoreServiceServer is the server API for StoreService service.
 // All implementations must embed UnimplementedStoreServiceServer
 // for forward compatibility.
@@ -94,6 +122,12 @@ type StoreServiceServer interface {
 	// calls with outside effects start again. Doing it again changes nothing. Errors:
 	// REQUEST_INVALID (no reason), STORE_FAILED.
 	ConfirmRestore(context.Context, *ConfirmRestoreRequest) (*ConfirmRestoreResponse, error)
+	// DescribeStore measures what the store holds, and the files of jobs beside it. It
+	// reads the whole store, so it takes a while on a large one.
+	DescribeStore(context.Context, *DescribeStoreRequest) (*DescribeStoreResponse, error)
+	// PruneStore removes now what is kept for too long, or says what that would be. It
+	// also happens by itself. Keys stay used for ever.
+	PruneStore(context.Context, *PruneStoreRequest) (*PruneStoreResponse, error)
 	mustEmbedUnimplementedStoreServiceServer()
 }
 
@@ -109,6 +143,12 @@ func (UnimplementedStoreServiceServer) BackupStore(*BackupStoreRequest, grpc.Ser
 }
 func (UnimplementedStoreServiceServer) ConfirmRestore(context.Context, *ConfirmRestoreRequest) (*ConfirmRestoreResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ConfirmRestore not implemented")
+}
+func (UnimplementedStoreServiceServer) DescribeStore(context.Context, *DescribeStoreRequest) (*DescribeStoreResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeStore not implemented")
+}
+func (UnimplementedStoreServiceServer) PruneStore(context.Context, *PruneStoreRequest) (*PruneStoreResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PruneStore not implemented")
 }
 func (UnimplementedStoreServiceServer) mustEmbedUnimplementedStoreServiceServer() {}
 func (UnimplementedStoreServiceServer) testEmbeddedByValue()                      {}
@@ -160,6 +200,42 @@ func _StoreService_ConfirmRestore_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StoreService_DescribeStore_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeStoreRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServiceServer).DescribeStore(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StoreService_DescribeStore_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServiceServer).DescribeStore(ctx, req.(*DescribeStoreRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StoreService_PruneStore_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PruneStoreRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServiceServer).PruneStore(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StoreService_PruneStore_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServiceServer).PruneStore(ctx, req.(*PruneStoreRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // StoreService_ServiceDesc is the grpc.ServiceDesc for StoreService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -170,6 +246,14 @@ var StoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ConfirmRestore",
 			Handler:    _StoreService_ConfirmRestore_Handler,
+		},
+		{
+			MethodName: "DescribeStore",
+			Handler:    _StoreService_DescribeStore_Handler,
+		},
+		{
+			MethodName: "PruneStore",
+			Handler:    _StoreService_PruneStore_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

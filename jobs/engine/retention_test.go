@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/macexec/macexec/jobs"
+)
+
+func (h *host) copyUnder(key, text string) (*jobs.Job, error) {
+	r, err := h.Submit(h.t.Context(), owner(), Request{Tool: "copy", Key: key, Arguments: fmt.Appendf(nil, `{"output":%q}`, text), Purpose: jobs.PurposeProduction})
+	return r.Job, err
+}
+
+// G2: what is kept no longer goes with its folder, and its key stays used: the same call
+// is told that its result has expired, another one that the key is taken, and nothing
+// runs. What is asked for without removing says the same and removes nothing.
+func TestG2RetentionKeepsKeysUsed(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, copyTool())
+	var ended []*jobs.Job
+	for i := range 3 {
+		job, err := h.copyUnder(fmt.Sprint("k", i), fmt.Sprint("out", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		job = h.await(job.ID, settled)
+		h.wantState(job, jobs.StateCompleted, jobs.EndOK)
+		ended = append(ended, job)
+	}
+	later := time.Now().Add(91 * 24 * time.Hour)
+	clock := func() time.Time { return later }
+	h.clock.Store(&clock)
+	stray := filepath.Join(h.state, "jobs", "01jqxw6q2w8y4n0000000000zz-"+h.store.HostID())
+	other := filepath.Join(h.state, "jobs", "notes")
+	for _, dir := range []string{stray, other} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	would, err := h.Prune(t.Context(), owner(), 0, true)
+	if err != nil || would.Jobs != 3 || would.Folders != 1 || would.Bytes <= 0 {
+		t.Errorf("would remove %+v, %v", would, err)
+	}
+	if status := h.RetentionStatus(); status.Removed != (Pruned{}) && status.Removed.Jobs > 0 {
+		t.Errorf("removed %+v", status)
+	}
+	got, err := h.Prune(t.Context(), owner(), 0, false)
+	if err != nil || got.Jobs != 3 || got.Folders != 1 {
+		t.Errorf("removed %+v, %v", got, err)
+	}
+	for i, job := range ended {
+		if _, err := os.Stat(filepath.Join(h.state, "jobs", job.ID)); !os.IsNotExist(err) {
+			t.Errorf("the folder of job %s: %v", job.ID, err)
+		}
+		path := fmt.Sprint("out", i)
+		if _, err := os.Stat(filepath.Join(h.state, h.project(path))); err != nil {
+			t.Errorf("what was published is gone: %v", err)
+		}
+		_, err := h.copyUnder(job.Key, path)
+		if jobs.CodeOf(err) != jobs.CodeKeyExpired || !strings.Contains(err.Error(), job.ID) {
+			t.Errorf("the same call: %v", err)
+		}
+		_, err = h.copyUnder(job.Key, path+".other")
+		if jobs.CodeOf(err) != jobs.CodeKeyConflict || !strings.Contains(err.Error(), job.ID) {
+			t.Errorf("another call: %v", err)
+		}
+	}
+	if _, err := os.Stat(stray); !os.IsNotExist(err) {
+		t.Errorf("the stray folder: %v", err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("a folder that is of no job: %v", err)
+	}
+}
+
+// An open job stays, and so does the one whose artifact it reads; of many only as many
+// are kept as are wanted.
+func TestRetentionByCount(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, copyTool())
+	var last *jobs.Job
+	for i := range 5 {
+		job, err := h.copyUnder(fmt.Sprint("k", i), fmt.Sprint("out", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = h.await(job.ID, settled)
+	}
+	l := *h.bounds.Load()
+	l.Retention.Completed.Count = 2
+	h.bounds.Store(&l)
+	if got, err := h.Prune(t.Context(), owner(), 0, false); err != nil || got.Jobs != 3 {
+		t.Errorf("removed %+v, %v", got, err)
+	}
+	if _, err := h.store.Get(t.Context(), last.ID); err != nil {
+		t.Error(err)
+	}
+	l.Retention.JobBytes = 1
+	h.bounds.Store(&l)
+	if got, err := h.Prune(t.Context(), owner(), 0, false); err != nil || got.Jobs != 2 {
+		t.Errorf("removed %+v for their bytes, %v", got, err)
+	}
+}
+
+// B09: a purge that fails is a state that can be asked for, not only a line in the log,
+// and it is over once a pass succeeds.
+func TestB09AFailingPurgeIsTold(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, copyTool())
+	broken := &unprunable{Store: h.Engine.store, why: jobs.Errorf(jobs.CodeRecordDamaged, "a page is damaged")}
+	h.retention.pass.Lock() // the pass of the start is over, or comes after this
+	h.Engine.store = broken
+	h.retention.pass.Unlock()
+	for range 2 {
+		if _, err := h.Prune(t.Context(), owner(), 0, false); jobs.CodeOf(err) != jobs.CodeRecordDamaged {
+			t.Errorf("got %v", err)
+		}
+	}
+	status := h.Gauges().Retention
+	if !strings.Contains(status.Failing, "a page is damaged") || status.FailingSince.IsZero() || status.Failures != 2 {
+		t.Errorf("it is told as %+v", status)
+	}
+	if info, err := h.Host(t.Context(), owner()); err != nil || info.Retention.Failing == "" {
+		t.Errorf("the host tells %+v, %v", info.Retention, err)
+	}
+	broken.why = nil
+	if _, err := h.Prune(t.Context(), owner(), 0, false); err != nil {
+		t.Error(err)
+	}
+	if status := h.RetentionStatus(); status.Failing != "" || !status.FailingSince.IsZero() || status.Failures != 2 {
+		t.Errorf("afterwards it is told as %+v", status)
+	}
+}
+
+// unprunable is a store that cannot drop its journal.
+type unprunable struct {
+	jobs.Store
+
+	why error
+}
+
+func (s *unprunable) DropJournal(ctx context.Context, before time.Time, keep int) (int, error) {
+	if s.why != nil {
+		return 0, s.why
+	}
+	return s.Store.DropJournal(ctx, before, keep)
+}
