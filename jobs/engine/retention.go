@@ -320,6 +320,9 @@ func (e *Engine) pruneBytes(ctx context.Context, most int64, spare map[string]bo
 // pruneStrays removes folders of jobs that have no record: those that a crash left when
 // the record was pruned.
 func (e *Engine) pruneStrays(ctx context.Context, how pruning, got *Pruned) error {
+	if e.forgetful(ctx) != nil {
+		return nil // a restored store has no record of what it forgot: its folders are the proof
+	}
 	folders, err := os.ReadDir(e.exec.Root())
 	if err != nil {
 		return jobs.Errorf(jobs.CodeInternal, "list the folders of jobs: %w", err)
