@@ -28,6 +28,12 @@ type Command struct {
 	// Timeout ends the tool; zero is no limit. Grace is the time between the stop
 	// signal and SIGKILL; zero is the default of the keeper.
 	Timeout, Grace time.Duration
+	// StartBy is the last moment at which it may be executed by the wall clock, and
+	// StartWithin the time from Start on by one that nobody sets: the launcher asks both
+	// right before. Only of a StartBy is there a StartWithin. If one of them has passed,
+	// the exit record says TooLate.
+	StartBy     time.Time
+	StartWithin time.Duration
 	// StopSignal is sent first; zero is SIGTERM.
 	StopSignal syscall.Signal
 	// CaptureStdout keeps standard output as a file of its own, not in the log.
@@ -60,12 +66,15 @@ type Confine struct {
 
 func (c Command) launch(work string, write, deny []string) keeper.Launch {
 	l := keeper.Launch{
-		Argv: c.Argv, Env: c.Env, Dir: keeper.Path(c.Dir),
+		Argv: c.Argv, Env: c.Env, Dir: keeper.Path(c.Dir), StartBy: c.StartBy,
 		Limits: keeper.Limits{Memory: c.Limits.Memory, FileSize: c.Limits.FileSize, OpenFiles: c.Limits.OpenFiles},
 		Confine: keeper.Confine{
 			Read: c.Confine.Read, Write: append(write, c.Confine.Write...), Deny: deny,
 			Network: c.Confine.Network, Metadata: c.Confine.Metadata,
 		},
+	}
+	if !l.StartBy.IsZero() {
+		l.StartUntil = keeper.SinceBoot() + c.StartWithin
 	}
 	if l.Dir == "" {
 		l.Dir = keeper.Path(work)

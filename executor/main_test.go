@@ -38,11 +38,32 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "keeper":
 			os.Exit(keeper.Main(os.Args[2:]))
+		case "slow":
+			os.Exit(slow(os.Args[2], os.Args[3], os.Args[4], os.Args[5:]))
 		case "tool":
 			os.Exit(tool(os.Args[2], os.Args[3:]))
 		}
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// slow plays the keeper, or the launcher, after a time has passed and a file is there
+// ("": none).
+func slow(part, after, file string, args []string) int {
+	if args[0] == part {
+		nanos, err := strconv.ParseInt(after, 10, 64)
+		if err != nil {
+			panic(err)
+		}
+		for file != "" {
+			if _, err := os.Stat(file); err == nil {
+				break
+			}
+			<-time.After(time.Millisecond)
+		}
+		<-time.After(time.Until(time.Unix(0, nanos+1)))
+	}
+	return keeper.Main(args)
 }
 
 // tool is a scripted tool.

@@ -267,24 +267,44 @@ func describe(j *Job) string {
 	return string(j.State)
 }
 
-// TooLate cancels a job whose start_by has passed before its tool was started.
+// TooLate cancels a job whose start_by has passed before its intent was stored.
 func (j *Job) TooLate(now time.Time) error {
 	if err := j.notIntended(); err != nil {
 		return err
 	}
-	ev := &Evidence{Kind: EvidenceNeverStarted, Detail: "start_by has passed; no attempt may start any more"}
-	if err := j.step(EventTooLate, StateCancelled, now, ev); err != nil {
+	return j.endTooLate(Evidence{Kind: EvidenceNeverStarted, Detail: "start_by has passed; no attempt may start any more"}, now)
+}
+
+// RefusedTooLate cancels a job whose keeper recorded that start_by had passed when the
+// tool was to be executed, so that nothing of it ran.
+func (j *Job) RefusedTooLate(proof Evidence, now time.Time) error {
+	if a := j.lastAttempt(); a == nil || a.Intent == nil {
+		return Errorf(CodeStateConflict, "job %s has stored no intent, so no keeper had it", j.ID).WithJob(j.ID)
+	}
+	return j.endTooLate(proof, now)
+}
+
+func (j *Job) endTooLate(proof Evidence, now time.Time) error {
+	if err := j.step(EventTooLate, StateCancelled, now, &proof); err != nil {
 		return err
 	}
 	j.end(EndTooLate, "it had not started by "+j.Call.Options.StartBy.Format(time.RFC3339), RetryNewKey)
 	return nil
 }
 
+// InTime is nil until the call's start_by, and then CodeTooLate.
+func (j *Job) InTime(now time.Time) error {
+	if by := j.Call.Options.StartBy; !by.IsZero() && now.After(by) {
+		return Errorf(CodeTooLate, "job %s may not start after %s", j.ID, by.Format(time.RFC3339)).WithJob(j.ID)
+	}
+	return nil
+}
+
 // Begin starts the next attempt, in the phase staging. It is refused after the
 // call's start_by (promise G15).
 func (j *Job) Begin(bootSession string, now time.Time) error {
-	if by := j.Call.Options.StartBy; !by.IsZero() && now.After(by) {
-		return Errorf(CodeTooLate, "job %s may not start after %s", j.ID, by.Format(time.RFC3339)).WithJob(j.ID)
+	if err := j.InTime(now); err != nil {
+		return err
 	}
 	if err := j.step(EventStart, StateRunning, now, nil); err != nil {
 		return err
@@ -300,7 +320,8 @@ func (j *Job) Begin(bootSession string, now time.Time) error {
 
 // Intend stores what the attempt is about to start. After it, only the keeper's
 // records can say whether anything started. A stored stop request refuses it with
-// CodeStateConflict, a start_by that has passed with CodeTooLate (promise G15).
+// CodeStateConflict, a start_by that has passed with CodeTooLate (promise G15). The
+// launcher asks the time again, right before it executes the tool.
 func (j *Job) Intend(intent Intent) error {
 	a := j.lastAttempt()
 	if j.State != StateRunning || j.Phase != PhaseStaging || a == nil || a.Intent != nil {
@@ -309,8 +330,8 @@ func (j *Job) Intend(intent Intent) error {
 	if j.Stop != nil {
 		return Errorf(CodeStateConflict, "job %s is to be stopped", j.ID).WithJob(j.ID)
 	}
-	if by := j.Call.Options.StartBy; !by.IsZero() && intent.At.After(by) {
-		return Errorf(CodeTooLate, "job %s may not start after %s", j.ID, by.Format(time.RFC3339)).WithJob(j.ID)
+	if err := j.InTime(intent.At); err != nil {
+		return err
 	}
 	j.setAttempt(func(a *Attempt) { a.Intent = &intent })
 	j.Phase = PhaseRunning
@@ -343,6 +364,10 @@ func (j *Job) Plans(plan PublishPlan) error {
 
 // RecordStarted keeps the keeper's word that the tool was released.
 func (j *Job) RecordStarted(s Started) { j.setAttempt(func(a *Attempt) { a.Started = &s }) }
+
+// RecordNotStarted takes back what was shown of a start: the started record is written
+// before the tool is let go, and the keeper recorded later that it never was.
+func (j *Job) RecordNotStarted() { j.setAttempt(func(a *Attempt) { a.Started = nil }) }
 
 // RecordExit keeps the keeper's word on how the tool ended.
 func (j *Job) RecordExit(e Exit) {

@@ -302,6 +302,33 @@ func TestG15NothingBeginsTooLate(t *testing.T) {
 	}
 }
 
+// TestG15RefusedByTheLauncher: the keeper's word that nothing was executed ends the job,
+// and takes back what the started record had shown. Before an intent no keeper has a word.
+func TestG15RefusedByTheLauncher(t *testing.T) {
+	t.Parallel()
+	proof := jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Attempt: 1, At: now}
+	for _, effects := range []jobs.Effects{jobs.EffectsNone, jobs.EffectsStaged, jobs.EffectsExternal} {
+		j := newJob(t, jobs.StateRunning, effects)
+		if err := j.RefusedTooLate(proof, now); jobs.CodeOf(err) != jobs.CodeStateConflict || j.State != jobs.StateRunning {
+			t.Errorf("without an intent: %v, job is %s", err, j.State)
+		}
+		if err := j.Intend(jobs.Intent{At: now}); err != nil {
+			t.Fatal(err)
+		}
+		j.RecordStarted(jobs.Started{PID: 7})
+		j.RecordNotStarted()
+		if err := j.RefusedTooLate(jobs.Evidence{Kind: jobs.EvidenceExitRecord}, now); err == nil {
+			t.Error("an end by start_by was taken from another kind of evidence")
+		}
+		if err := j.RefusedTooLate(proof, now); err != nil {
+			t.Fatal(err)
+		}
+		if j.State != jobs.StateCancelled || j.EndReason != jobs.EndTooLate || j.SideEffect != jobs.SideEffectNone || j.Retry != jobs.RetryNewKey || j.Attempts[0].Started != nil {
+			t.Errorf("%s: %+v", effects, j)
+		}
+	}
+}
+
 func TestApprovalIsOfOneBinding(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, jobs.StateAwaitingApproval, jobs.EffectsNone)

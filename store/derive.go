@@ -6,8 +6,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// maxMarks bounds what derive collects before it writes it.
-const maxMarks = 200_000
+// maxDerived bounds how many jobs derive collects before it writes what there is of them.
+const maxDerived = 10_000
 
 // derive makes what version 2 keeps beside the jobs' records, from the records. A
 // damaged one has nothing beside it.
@@ -18,6 +18,7 @@ func derive(tx *bbolt.Tx, now time.Time) error {
 		}
 	}
 	b := newBatch(tx, now)
+	b.recentJobs = 0 // jobs come in the order of their ids here: each goes where it belongs
 	err := b.jobs.ForEach(func(id, raw []byte) error {
 		job, err := decodeJob(string(id), raw)
 		if err != nil {
@@ -28,7 +29,7 @@ func derive(tx *bbolt.Tx, now time.Time) error {
 		if err := b.putBeside(job.ID, &standing{}, &stands); err != nil {
 			return err
 		}
-		if len(b.marks.sets) > maxMarks {
+		if len(b.marks.recent) >= maxDerived {
 			return b.flush()
 		}
 		return nil

@@ -187,7 +187,7 @@ func (h *holding) stopAsked() bool {
 // endUnstarted gives the launcher up: not one instruction of the tool ran.
 func (h *holding) endUnstarted(err error) int {
 	h.abandon()
-	h.exit.NotStarted = true
+	h.exit.NotStarted, h.exit.TooLate = true, errors.Is(err, errTooLate)
 	return h.end(err)
 }
 
@@ -242,6 +242,9 @@ func (h *holding) start(launchErr error) (*Started, error) {
 		BootSession: h.spec.BootSession, Token: h.spec.Token, At: time.Now().UTC(),
 		StopSignal: h.spec.StopSignal, Grace: h.spec.Grace,
 		Confinement: ConfinementOn(h.spec.Launch.Confine),
+	}
+	if h.spec.Launch.late() {
+		return nil, errTooLate // the launcher asks again, when nothing is left to be done
 	}
 	// The record reaches the disk while the launcher sets itself up: what it
 	// says of the confinement is what the launcher enforces or dies of.

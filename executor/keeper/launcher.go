@@ -24,6 +24,7 @@ const (
 
 	statusReady = 'r'
 	statusError = 'e'
+	statusLate  = 'l' // not executed: start_by has passed
 )
 
 // Launcher is a started launcher: a process that leads its own session, with
@@ -125,6 +126,8 @@ func (l *Launcher) Release() error {
 	case err != nil:
 		// Not knowing is treated as started.
 		return nil
+	case len(text) > 0 && text[0] == statusLate:
+		return errTooLate
 	case len(text) > 0 && text[0] == statusError:
 		return errors.New(string(text[1:]))
 	}
@@ -170,6 +173,12 @@ func launch() int {
 	}
 	if err := limitMemory(l.Limits.Memory, argv, env); err != nil {
 		return fail(err)
+	}
+	// Last of all, because everything before may take any time: from here on there is
+	// only the kernel's exec.
+	if l.late() {
+		_, _ = status.Write([]byte{statusLate})
+		return 126
 	}
 	err = syscall.Exec(exe, argv, env)
 	return fail(fmt.Errorf("exec %s: %w", exe, err))

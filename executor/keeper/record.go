@@ -31,7 +31,8 @@ type Holder struct {
 	Process
 }
 
-// Started is written before the tool's first instruction.
+// Started is written before the tool's first instruction, and before the launcher is
+// let go: an Exit that says NotStarted tells that the launcher did not become the tool.
 type Started struct {
 	Pid             int    `json:"pid"`
 	StartTime       string `json:"start_time"`
@@ -68,6 +69,8 @@ type Exit struct {
 	// NotStarted: not one instruction of the tool ran; Error says why.
 	NotStarted bool   `json:"not_started,omitzero"`
 	Error      string `json:"error,omitzero"`
+	// TooLate: it was not started because start_by had passed.
+	TooLate bool `json:"too_late,omitzero"`
 	// Code is the exit code when Signal is zero.
 	Code       int        `json:"code"`
 	Signal     int        `json:"signal,omitzero"`

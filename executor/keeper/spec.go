@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Defaults for what a Spec leaves at zero.
@@ -49,7 +51,29 @@ type Launch struct {
 	Dir     Path    `json:"dir"`
 	Limits  Limits  `json:"limits,omitzero"`
 	Confine Confine `json:"confine"`
+	// StartBy is the last moment at which the tool may be executed, and StartUntil the same
+	// by SinceBoot, which nobody sets. Zero is none.
+	StartBy    time.Time     `json:"start_by,omitzero"`
+	StartUntil time.Duration `json:"start_until,omitzero"`
 }
+
+// late reports whether either clock says that the tool may not be executed any more.
+func (l *Launch) late() bool {
+	return !l.StartBy.IsZero() && time.Now().After(l.StartBy) || l.StartUntil != 0 && SinceBoot() > l.StartUntil
+}
+
+// SinceBoot is a clock that nobody sets and that goes on while the host sleeps. It is the
+// same for every process of a boot session.
+func SinceBoot() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(bootClock, &ts); err != nil {
+		panic("the clock of this boot session cannot be read: " + err.Error()) // the kernel has it since long
+	}
+	return time.Duration(ts.Nano())
+}
+
+// errTooLate: start_by had passed when the tool was to be executed.
+var errTooLate = errors.New("start_by had passed when it was to be executed")
 
 // Limits are the resource limits of each process of the tool; zero is none.
 type Limits struct {

@@ -97,6 +97,11 @@ func guards() []guard {
 			"./internal/endtoend", "TestFaultMatrix/staged/keeper.flush:EIO$",
 		},
 		{
+			"who executes the tool asks first whether it is too late",
+			[]change{{"executor/keeper/launcher.go", "\tif l.late() {", "\tif l.late() && l.Argv == nil {"}},
+			"./executor", "^TestG15_NothingIsExecutedTooLate$",
+		},
+		{
 			"nobody reads what is not yet on the disk",
 			[]change{{"store/store.go", "\ts.gate.RLock()\n\ttx, err := s.beginRead()\n\ts.gate.RUnlock()\n", "\ttx, err := s.beginRead()\n"}},
 			"./store", "^TestReadsWaitForTheCommit$",

@@ -4,8 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -16,8 +14,9 @@ import (
 //     that nobody sets and that goes on while the host sleeps; the deadline has passed when
 //     the span has. So a step of the wall clock ends no waiting, and prolongs none. From one
 //     daemon to the next, and over a start of the host, the wall clock counts.
-//   - Nothing starts after its start_by by either of the two clocks (promise G15); a job is
-//     cancelled for that only by the second.
+//   - Nothing starts after its start_by by either of the two clocks (promise G15); the last
+//     to ask them is the process that executes the tool. A job that waits is cancelled for
+//     that only by the second.
 //   - Who was suspended (the host slept, the daemon was stopped) first looks: until some
 //     seconds after it noticed that, nothing expires, so that what came meanwhile, a person's
 //     yes for one, is taken first.
@@ -51,15 +50,6 @@ type deadline struct {
 	by  int64 // in nanoseconds since 1970
 }
 
-// sinceBoot is a clock that nobody sets and that goes on while the host sleeps.
-func sinceBoot() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(bootClock, &ts); err != nil {
-		panic("the clock of this boot session cannot be read: " + err.Error()) // the kernel has it since long
-	}
-	return time.Duration(ts.Nano())
-}
-
 func newDeadlines(wall func() time.Time, elapsed func() time.Duration) *deadlines {
 	now := elapsed()
 	return &deadlines{wall: wall, elapsed: elapsed, grace: 2 * defaultRetryDelay, born: wall(), bornAt: now, seen: map[deadline]time.Duration{}, beat: now}
@@ -83,7 +73,7 @@ func (c *deadlines) passed(job string, by time.Time) bool {
 	return c.left(job, by) < 0 && !c.justWoke()
 }
 
-// forget drops the deadlines of a job that waits no more.
+// forget drops the deadlines of a job that is settled.
 func (c *deadlines) forget(job *jobs.Job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

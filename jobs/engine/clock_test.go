@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/macexec/macexec/executor/keeper"
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -85,6 +86,32 @@ func TestG15SetClockAndStartBy(t *testing.T) {
 	}
 }
 
+// TestG15SetBackWhileItStages: what is left of a span is not worked out anew from a clock
+// that was set back when the attempt had begun.
+func TestG15SetBackWhileItStages(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, manifest("quick", "none", "true", plainResult))
+	h.sched.close()
+	job := h.mustCall(owner(), "quick", "k", `{}`, jobs.Options{StartBy: time.Now().Add(time.Hour)})
+	before := h.store.made.Load()
+	h.store.mu.Lock()
+	h.store.updating = func(string) {
+		if h.store.made.Load() > before {
+			h.setWall(-48 * time.Hour)
+			h.setClock(2 * time.Hour)
+		}
+	}
+	h.store.mu.Unlock()
+	h.sched.open()
+	h.dispatch()
+	job = h.await(job.ID, settled)
+	h.wantState(job, jobs.StateCancelled, jobs.EndTooLate)
+	if len(job.Attempts) != 1 || job.Attempts[0].Intent != nil {
+		t.Errorf("attempts: %+v", job.Attempts)
+	}
+	h.wantNothingLeft()
+}
+
 // TestSuspendedEngineLooksFirst: a yes that came while the engine was suspended counts,
 // though its time passed meanwhile; what nobody decided expires, somewhat later.
 func TestSuspendedEngineLooksFirst(t *testing.T) {
@@ -146,8 +173,8 @@ func TestSetClockRemovesNoUpload(t *testing.T) {
 // TestClockOfTheBoot goes on, and nobody sets it.
 func TestClockOfTheBoot(t *testing.T) {
 	t.Parallel()
-	first := sinceBoot()
-	if first <= 0 || sinceBoot() < first {
-		t.Errorf("%v, then %v", first, sinceBoot())
+	first := keeper.SinceBoot()
+	if first <= 0 || keeper.SinceBoot() < first {
+		t.Errorf("%v, then %v", first, keeper.SinceBoot())
 	}
 }

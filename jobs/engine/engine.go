@@ -167,7 +167,7 @@ func New(o Options) (*Engine, error) {
 		o.Now = time.Now
 	}
 	if o.Elapsed == nil {
-		o.Elapsed = sinceBoot
+		o.Elapsed = keeper.SinceBoot
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -234,6 +234,43 @@ func TestG15StartByHoldsUntilTheStart(t *testing.T) {
 	}
 }
 
+// TestG15StartByHoldsWithoutAProcess: a tool that only publishes starts with its plan.
+// Whether the time passes before that is stored or while it is, nothing is changed.
+func TestG15StartByHoldsWithoutAProcess(t *testing.T) {
+	t.Parallel()
+	for name, writes := range map[string]int32{"before the plan is stored": 1, "while the plan is stored": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.write(h.project("some"), "some")
+			h.sched.close()
+			by := time.Now().Add(time.Hour)
+			job := h.mustCall(owner(), "delete_asset", "k", `{"project_id":"default","asset":"some"}`, jobs.Options{StartBy: by})
+			before := h.store.made.Load()
+			clock := func() time.Time {
+				if h.store.made.Load() >= before+writes {
+					return by.Add(time.Second)
+				}
+				return time.Now()
+			}
+			h.clock.Store(&clock)
+			h.sched.open()
+			h.dispatch()
+			job = h.await(job.ID, settled)
+			h.wantState(job, jobs.StateCancelled, jobs.EndTooLate)
+			last := job.Evidence[len(job.Evidence)-1]
+			if last.Kind != jobs.EvidenceNeverStarted || job.SideEffect != jobs.SideEffectNone || job.Plan != nil || len(job.Attempts) != 1 {
+				t.Errorf("side effect %s, plan %v, %d attempts, evidence %+v", job.SideEffect, job.Plan, len(job.Attempts), last)
+			}
+			if _, err := os.Stat(filepath.Join(h.state, h.project("some"))); err != nil {
+				t.Error(err)
+			}
+			h.nothingHidden()
+			h.wantNothingLeft()
+		})
+	}
+}
+
 // TestG9NoJournalNoStart: when nothing can be written the answer is no, and nothing
 // runs.
 func TestG9NoJournalNoStart(t *testing.T) {

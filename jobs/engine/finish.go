@@ -242,6 +242,12 @@ func (a *attempt) notStarted(found executor.Found) error {
 			out.Reason = jobs.EndDiskFull
 		}
 		a.keepExit(j, found)
+		j.RecordNotStarted()
+		if x.TooLate {
+			proof := exitEvidence(a.n, &x)
+			proof.Kind = jobs.EvidenceNeverStarted
+			return j.RefusedTooLate(proof, a.e.now())
+		}
 		return j.End(out, exitEvidence(a.n, &x), why, a.e.now())
 	}}
 }

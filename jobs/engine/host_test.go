@@ -223,6 +223,7 @@ type flakyStore struct {
 	failRead    func(read int) error  // asked for each read of a job, counted from 1 by job; nil: none fails
 	deciding    func(context.Context) // called before a submission is decided
 	collecting  func()                // called before old uploads are collected
+	updating    func(id string)       // called before a job is changed
 }
 
 //nolint:gochecknoglobals // an error value
@@ -334,8 +335,11 @@ func (s *flakyStore) failing(done bool, fail func(int) error) {
 func (s *flakyStore) Update(ctx context.Context, id string, change func(*jobs.Job) (jobs.Note, error)) (*jobs.Job, error) {
 	s.mu.Lock()
 	s.n++
-	n, fail, done := s.n, s.fail, s.done
+	n, fail, done, updating := s.n, s.fail, s.done, s.updating
 	s.mu.Unlock()
+	if updating != nil {
+		updating(id)
+	}
 	var err error
 	if s.full.Load() {
 		return nil, errFull

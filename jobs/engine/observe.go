@@ -152,7 +152,7 @@ func (e *Engine) telling(s jobs.Store) jobs.Store {
 		Store: s,
 		// What has ended gives everything back, what is unknown keeps its locks.
 		scheduler: func(job *jobs.Job) {
-			if job.State != jobs.StateAwaitingApproval && job.State != jobs.StateQueued {
+			if job.State.Settled() { // not when its attempt begins: that asks again
 				e.deadlines.forget(job)
 			}
 			switch {

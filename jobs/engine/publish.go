@@ -65,12 +65,19 @@ func (a *attempt) publish(made product) error {
 		if made.ran {
 			made.keep(j)
 			j.Evidence = append(j.Evidence, made.proof)
+		} else if err := a.e.inTime(j); err != nil {
+			return err
 		}
 		return j.Plans(jobs.PublishPlan{Steps: steps})
 	})
+	if err == nil && !made.ran {
+		err = a.e.inTime(a.job) // storing it may have taken any time
+	}
 	switch jobs.CodeOf(err) {
 	case "":
 		return a.carry()
+	case jobs.CodeTooLate:
+		return a.tooLate()
 	case jobs.CodeStateConflict:
 		return a.stoppedUnpublished(made)
 	default:

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/macexec/macexec/executor"
@@ -17,7 +18,8 @@ import (
 //	running, intent stored      the keeper's records decide, under the lock
 //	unknown                     stays unknown, and keeps its locks; what it left is watched
 //
-// One whose run was cancelled is stopped, if the cancel had not come to that.
+// One whose run was cancelled is stopped, if the cancel had not come to that; those that
+// wait are only left out here, and stopped while the engine answers already (endLeftOut).
 // Nothing new starts before all locks are where they were, nor, of a store that may have
 // forgotten what it did last, anything with outside effects before somebody's word.
 func (e *Engine) recoverAll(ctx context.Context) error {
@@ -45,22 +47,49 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 		}
 	}
 	// Only those above may have their locks beside others: they are at work, or may be.
+	var leftOut []*jobs.Job
 	for _, job := range waiting {
-		if !e.closedMeanwhile(ctx, job) {
+		switch why, err := e.store.Closed(ctx, job); {
+		case err == nil && why != "":
+			leftOut = append(leftOut, job)
+		case err != nil:
+			e.log.Error("it cannot be told whether the run of a job was cancelled; it is asked again before a start", "job_id", job.ID, "error", err)
+			fallthrough
+		default:
 			e.waitOn(ctx, job)
 		}
+	}
+	if len(leftOut) > 0 {
+		e.goRun(func() { e.endLeftOut(leftOut) })
 	}
 	return nil
 }
 
-// closedMeanwhile stops a job whose run was cancelled, and reports that. If it cannot be
-// stopped or told now, it is asked again before a start.
-func (e *Engine) closedMeanwhile(ctx context.Context, job *jobs.Job) bool {
-	ended, err := e.endClosed(ctx, job)
-	if err != nil {
+// endLeftOut stops waiting jobs of cancelled runs, which may be many. The scheduler does
+// not know them, so none can start, also if somebody approves it meanwhile. One that
+// cannot be stopped now waits like any other, and is asked again before its start.
+func (e *Engine) endLeftOut(list []*jobs.Job) {
+	ctx := context.Background()
+	manyAtOnce(slices.Values(list), func(job *jobs.Job) {
+		if e.stopped.Err() != nil {
+			return // the next engine finds it again
+		}
+		if _, err := e.endClosed(ctx, job); err != nil {
+			e.log.Error("a job of a cancelled run cannot be stopped yet", "job_id", job.ID, "error", err)
+			t := e.turnOf(ctx, job)
+			t.refuse = false
+			e.sched.expect(t)
+			e.wakeIn(e.retryDelay, job.ID)
+		}
+	})
+}
+
+// closedMeanwhile stops a running job whose run was cancelled. If it cannot be stopped
+// or told now, it is asked again before its next start.
+func (e *Engine) closedMeanwhile(ctx context.Context, job *jobs.Job) {
+	if _, err := e.endClosed(ctx, job); err != nil {
 		e.log.Error("a job of a cancelled run, if it is one, cannot be stopped yet", "job_id", job.ID, "error", err)
 	}
-	return ended && err == nil
 }
 
 // waitOn lets a job wait as it did before the restart. One that does not wait for locks

@@ -197,9 +197,12 @@ func (a *attempt) run() error {
 	case jobs.CodeStateConflict:
 		return a.stoppedBeforeStart()
 	case jobs.CodeTooLate:
-		return &over{why: "start_by has passed", change: func(j *jobs.Job) error { return j.TooLate(a.e.now()) }}
+		return a.tooLate()
 	default:
 		return err
+	}
+	if by := a.job.Call.Options.StartBy; !by.IsZero() {
+		command.StartBy, command.StartWithin = by, a.e.deadlines.left(a.job.ID, by)
 	}
 	running, err := a.startKeeper(prepared, command)
 	if err != nil {
@@ -267,6 +270,14 @@ func (a *attempt) stoppedBeforeStart() error {
 	return &over{why: why, change: func(j *jobs.Job) error {
 		out := jobs.Outcome{State: jobs.StateCancelled, Reason: stopReason(j), SideEffect: jobs.SideEffectNone, Retry: jobs.RetryNewKey}
 		return j.End(out, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: why, Attempt: a.n}, why, a.e.now())
+	}}
+}
+
+// tooLate ends the job of a start_by that has passed before anything was begun.
+func (a *attempt) tooLate() error {
+	return &over{why: "start_by has passed", change: func(j *jobs.Job) error {
+		j.Plan = nil // of a tool without a process: no step of it was begun
+		return j.TooLate(a.e.now())
 	}}
 }
 

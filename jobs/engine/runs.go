@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
+	"maps"
 	"slices"
 	"sync"
 
@@ -145,38 +147,46 @@ func (r *closure) each(ctx context.Context, q jobs.Query, found func(*jobs.Job) 
 	}
 }
 
-// stopAtOnce is how many jobs are stopped at a time: their writes share commits.
+// stopAtOnce is how many jobs are stopped at a time: their writes share commits, with
+// each other and with what else is written meanwhile.
 const stopAtOnce = 64
+
+// manyAtOnce calls stop for each of a list, and returns when all calls have.
+func manyAtOnce[T any](list iter.Seq[T], stop func(T)) {
+	var all sync.WaitGroup
+	room := make(chan struct{}, stopAtOnce)
+	for one := range list {
+		room <- struct{}{}
+		all.Go(func() {
+			defer func() { <-room }()
+			stop(one)
+		})
+	}
+	all.Wait()
+}
 
 // stopAll stops the jobs that had not ended.
 func (r *closure) stopAll(ctx context.Context) (RunCancellation, error) {
 	out := RunCancellation{Runs: r.order}
 	var (
-		all   sync.WaitGroup
 		mu    sync.Mutex
 		fault error
-		room  = make(chan struct{}, stopAtOnce)
 	)
 	stop := jobs.StopRequest{Principal: r.principal, Reason: r.reason, End: jobs.EndRunCancelled, At: r.e.now()}
-	for id := range r.open {
-		room <- struct{}{}
-		all.Go(func() {
-			defer func() { <-room }()
-			reached := &out.Stopped
-			_, err := r.e.stop(ctx, id, stop, "its run was cancelled: "+r.reason)
-			if jobs.CodeOf(err) == jobs.CodeStopTooLate {
-				reached, err = r.missed(ctx, id, &out)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				fault = cmp.Or(fault, err)
-			} else {
-				*reached = append(*reached, id)
-			}
-		})
-	}
-	all.Wait()
+	manyAtOnce(maps.Keys(r.open), func(id string) {
+		reached := &out.Stopped
+		_, err := r.e.stop(ctx, id, stop, "its run was cancelled: "+r.reason)
+		if jobs.CodeOf(err) == jobs.CodeStopTooLate {
+			reached, err = r.missed(ctx, id, &out)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			fault = cmp.Or(fault, err)
+		} else {
+			*reached = append(*reached, id)
+		}
+	})
 	for _, list := range [][]string{out.Stopped, out.TooLate, out.Unknown} {
 		slices.Sort(list)
 	}

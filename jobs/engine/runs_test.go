@@ -246,6 +246,52 @@ func TestCancelRunCutShort(t *testing.T) {
 	}
 }
 
+// TestStartBeforeClosedJobsEnd: an engine is ready before the waiting jobs of a cancelled
+// run have ended. None of them starts meanwhile, approved or not, and all of them end.
+func TestStartBeforeClosedJobsEnd(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, waitTool(), manifest("ask", "external", "true", plainResult), manifest("quick", "none", "true", plainResult))
+	h.sched.close()
+	var left []string
+	for i := range 2 * stopAtOnce {
+		job, err := h.queue(owner(), fmt.Sprint(i), jobs.CallContext{RunID: "r"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, job.ID)
+	}
+	r, err := h.Submit(t.Context(), owner(), Request{
+		Tool: "ask", Key: "ask", Arguments: []byte(`{}`), Purpose: jobs.PurposeProduction, Context: jobs.CallContext{RunID: "r"},
+	})
+	if err != nil || r.Job.State != jobs.StateAwaitingApproval {
+		t.Fatalf("%+v, %v", r.Job, err)
+	}
+	if _, err := h.store.CloseRuns(t.Context(), jobs.RunClosing{Principal: owner().Principal, RunIDs: []string{"r"}}); err != nil {
+		t.Fatal(err)
+	}
+	h.Stop()
+	waiting, stops := slices.Clone(left), make(chan struct{})
+	h.store.updating = func(id string) {
+		if slices.Contains(waiting, id) {
+			<-stops
+		}
+	}
+	h.start()
+	if _, err := h.Approve(t.Context(), owner(), r.Job.ID, "", "quickly"); err != nil {
+		t.Fatal(err)
+	}
+	h.wantState(h.say("quick", "another", jobs.CallContext{}), jobs.StateCompleted, jobs.EndOK)
+	close(stops)
+	for _, id := range append(left, r.Job.ID) {
+		job := h.await(id, settled)
+		h.wantState(job, jobs.StateCancelled, jobs.EndRunCancelled)
+		if len(job.Attempts) > 0 {
+			t.Errorf("attempts: %+v", job.Attempts)
+		}
+	}
+	h.wantNothingLeft()
+}
+
 // submitAnd makes a call that is told apart by its context, and returns its job once ok
 // says so.
 func (h *host) submitAnd(ids jobs.CallContext, ok func(*jobs.Job) bool) *jobs.Job {

@@ -94,6 +94,14 @@ func (e *Engine) notTooLate(j *jobs.Job) error {
 	return nil
 }
 
+// inTime refuses a start after start_by by either clock.
+func (e *Engine) inTime(j *jobs.Job) error {
+	if err := e.notTooLate(j); err != nil {
+		return err
+	}
+	return j.InTime(e.now())
+}
+
 // expire cancels a job that nobody decided in time.
 func (e *Engine) expire(id string) {
 	e.endWaiting(id, "nobody decided in time", func(j *jobs.Job) error {

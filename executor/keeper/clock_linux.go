@@ -1,4 +1,4 @@
-package engine
+package keeper
 
 import "golang.org/x/sys/unix"
 
