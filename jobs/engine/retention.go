@@ -305,8 +305,7 @@ func (e *Engine) pruneBytes(ctx context.Context, most int64, spare map[string]bo
 		if total <= most || ctx.Err() != nil {
 			break
 		}
-		job, err := e.store.Get(ctx, id)
-		if err != nil || !job.State.Terminal() || spare[id] {
+		if spare[id] || !e.hasEnded(ctx, id) {
 			continue
 		}
 		if err := e.pruneJobs(ctx, []string{id}, how, got); err != nil {
@@ -315,6 +314,12 @@ func (e *Engine) pruneBytes(ctx context.Context, most int64, spare map[string]bo
 		total -= sizes[id]
 	}
 	return nil
+}
+
+// hasEnded reports whether a job is there and terminal; one that cannot be read is not.
+func (e *Engine) hasEnded(ctx context.Context, id string) bool {
+	job, err := e.store.Get(ctx, id)
+	return err == nil && job.State.Terminal()
 }
 
 // pruneStrays removes folders of jobs that have no record: those that a crash left when
