@@ -39,7 +39,7 @@ func guards() []guard {
 		},
 		{
 			"the key is looked up inside the commit that uses it",
-			[]change{{"store/submit.go", "if raw := b.keys.Get(p.place); raw != nil {", "if raw := b.keys.Get(p.place); raw != nil && p.raw == nil {"}},
+			[]change{{"store/submit.go", "p.place); record != nil || err != nil {", "p.place); record != nil && p.raw == nil || err != nil {"}},
 			"./store", "^TestSuite$",
 		},
 		{
