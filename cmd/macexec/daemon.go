@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -29,10 +28,6 @@ import (
 	"github.com/macexec/macexec/server"
 	"github.com/macexec/macexec/store"
 )
-
-// memoryLimit is where the collector begins to work harder, well above what an idle
-// daemon uses. Fifty readers of a log, of whom most do not read, stay below it (B62).
-const memoryLimit = 80 << 20
 
 // drainTime is how long open requests may take to end once the daemon is told to
 // stop. Jobs need none of it: they go on with their keepers.
@@ -52,10 +47,7 @@ func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
 			err = nil // told to stop before it was ready: no fault, and nothing has begun
 		}
 	}()
-	// The daemon's own memory is small and short-lived; a collector that waits for more
-	// of it saves a third of the time of a request.
-	debug.SetGCPercent(400)
-	debug.SetMemoryLimit(memoryLimit)
+	boundMemory(ctx)
 	if err := os.MkdirAll(o.State, 0o700); err != nil {
 		return cannotServe("the state folder cannot be made", err)
 	}
