@@ -35,4 +35,4 @@ func boundMemory(ctx context.Context) {
 }
 
 // memoryLimit is the limit while so many bytes are in use.
-func memoryLimit(live uint64) int64 { return max(leastMemory, 3*int64(live)) } //nolint:gosec // it is in memory
+func memoryLimit(live uint64) int64 { return max(leastMemory, 3*int64(live)) }
