@@ -155,8 +155,9 @@ func (e *Engine) retain() {
 
 // pruning says how a pass is made.
 type pruning struct {
-	strays bool // also look for folders without a record
-	dry    bool // remove nothing
+	strays bool      // also look for folders without a record
+	dry    bool      // remove nothing
+	now    time.Time // what ages count from; prune sets it
 }
 
 // Prune makes a pass of retention now. olderThan, if it is not 0, counts instead of the
@@ -183,6 +184,7 @@ func (e *Engine) Prune(ctx context.Context, c Caller, olderThan time.Duration, d
 func (e *Engine) prune(ctx context.Context, r Retention, how pruning) (got Pruned, err error) {
 	e.retention.pass.Lock()
 	defer e.retention.pass.Unlock()
+	how.now = e.deadlines.least() // a clock that was set ahead makes nothing old
 	if !how.dry {
 		defer func() {
 			if e.stopped.Err() == nil {
@@ -191,7 +193,7 @@ func (e *Engine) prune(ctx context.Context, r Retention, how pruning) (got Prune
 		}()
 	}
 	if restored, err := e.store.Restored(ctx); restored != nil || err != nil {
-		return got, err // what the store has forgotten is looked at first
+		return got, err // what the store has forgotten is looked at first; the folders are its proof
 	}
 	r = r.withDefaults()
 	spare, err := e.readByOpen(ctx)
@@ -208,7 +210,7 @@ func (e *Engine) prune(ctx context.Context, r Retention, how pruning) (got Prune
 		errs = append(errs, e.pruneBytes(ctx, r.JobBytes, spare, how, &got))
 	}
 	for !how.dry && ctx.Err() == nil {
-		n, err := e.store.DropJournal(ctx, e.now().Add(-r.JournalAge), r.JournalEntries)
+		n, err := e.store.DropJournal(ctx, how.now.Add(-r.JournalAge), r.JournalEntries)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -245,7 +247,7 @@ func (e *Engine) readByOpen(ctx context.Context) (map[string]bool, error) {
 }
 
 func (e *Engine) pruneState(ctx context.Context, k Kept, state jobs.State, spare map[string]bool, how pruning, got *Pruned) error {
-	q := jobs.ExpiredQuery{State: state, Before: e.now().Add(-k.Age), Keep: k.Count, Spare: spare, Limit: pruneStep}
+	q := jobs.ExpiredQuery{State: state, Before: how.now.Add(-k.Age), Keep: k.Count, Spare: spare, Limit: pruneStep}
 	if how.dry {
 		q.Limit = 1 << 30
 	}
@@ -325,9 +327,6 @@ func (e *Engine) hasEnded(ctx context.Context, id string) bool {
 // pruneStrays removes folders of jobs that have no record: those that a crash left when
 // the record was pruned.
 func (e *Engine) pruneStrays(ctx context.Context, how pruning, got *Pruned) error {
-	if e.forgetful(ctx) != nil {
-		return nil // a restored store has no record of what it forgot: its folders are the proof
-	}
 	folders, err := os.ReadDir(e.exec.Root())
 	if err != nil {
 		return jobs.Errorf(jobs.CodeInternal, "list the folders of jobs: %w", err)
@@ -339,7 +338,7 @@ func (e *Engine) pruneStrays(ctx context.Context, how pruning, got *Pruned) erro
 		}
 		id := folder.Name()
 		info, err := folder.Info()
-		if err != nil || !folder.IsDir() || !strings.HasSuffix(id, "-"+e.store.HostID()) || e.now().Sub(info.ModTime()) < strayAge {
+		if err != nil || !folder.IsDir() || !strings.HasSuffix(id, "-"+e.store.HostID()) || how.now.Sub(info.ModTime()) < strayAge {
 			continue
 		}
 		if _, err := e.store.Get(ctx, id); jobs.CodeOf(err) != jobs.CodeJobNotFound {

@@ -79,8 +79,7 @@ func TestG2RetentionKeepsKeysUsed(t *testing.T) {
 	}
 }
 
-// An open job stays, and so does the one whose artifact it reads; of many only as many
-// are kept as are wanted.
+// Of many jobs only as many are kept as are wanted, and of their folders only as many bytes.
 func TestRetentionByCount(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, copyTool())
@@ -105,6 +104,37 @@ func TestRetentionByCount(t *testing.T) {
 	h.bounds.Store(&l)
 	if got, err := h.Prune(t.Context(), owner(), 0, false); err != nil || got.Jobs != 2 {
 		t.Errorf("removed %+v for their bytes, %v", got, err)
+	}
+}
+
+// TestSetClockPrunesNothing: what has ended is as old as the time that has gone by, to the
+// passes of retention and to a person who asks for one.
+func TestSetClockPrunesNothing(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, copyTool())
+	job, err := h.copyUnder("k", "out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.await(job.ID, settled)
+	stray := filepath.Join(h.state, "jobs", "01jqxw6q2w8y4n0000000000zz-"+h.store.HostID())
+	if err := os.Mkdir(stray, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	newest := h.store.Head()
+	h.setWall(200 * 24 * time.Hour)
+	for _, older := range []time.Duration{0, 100 * 24 * time.Hour} {
+		if got, err := h.Prune(t.Context(), owner(), older, false); err != nil || got != (Pruned{}) {
+			t.Errorf("by a clock that was set ahead: %+v, %v", got, err)
+		}
+	}
+	if err := h.store.Journal(t.Context(), newest-1, 1, func(e jobs.Entry) bool { return e.Seq == newest }); err != nil {
+		t.Errorf("the journal after that: %v", err)
+	}
+	h.setWall(0)
+	h.setClock(91 * 24 * time.Hour)
+	if got, err := h.Prune(t.Context(), owner(), 0, false); err != nil || got.Jobs != 1 || got.Folders != 1 {
+		t.Errorf("after its time: %+v, %v", got, err)
 	}
 }
 
