@@ -28,22 +28,36 @@ type logFile struct {
 	buf      []byte
 }
 
-// append writes one frame, or nothing at all: what a full disk cut short is
-// taken back. forced frames may go beyond the limit, and are few and small.
-func (l *logFile) append(kind byte, body []byte, forced bool) bool {
+// append writes a frame of as much of data as the limit leaves room for, and says
+// how much that was. A large read at the limit is cut there: the beginning that is
+// kept must not depend on how fast the tool wrote it.
+func (l *logFile) append(s Stream, data []byte) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	frame := int64(frameHeader + len(body))
-	if !forced && l.size+frame > l.limit {
-		return false
+	data = data[:max(0, min(int64(len(data)), l.limit-l.size-frameHeader))]
+	if len(data) == 0 || !l.write(byte(s), data) {
+		return 0
 	}
+	return len(data)
+}
+
+// force writes a frame even beyond the limit. Such frames are few and small.
+func (l *logFile) force(kind byte, body []byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.write(kind, body)
+}
+
+// write writes one frame, or nothing at all: what a full disk cut short is taken
+// back. The caller holds the lock.
+func (l *logFile) write(kind byte, body []byte) bool {
 	l.buf = appendFrame(l.buf[:0], kind, time.Now(), body)
 	if _, err := l.file.WriteAt(l.buf, l.size); err != nil {
 		l.diskFull = l.diskFull || isDiskFull(err)
 		_ = l.file.Truncate(l.size)
 		return false
 	}
-	l.size += frame
+	l.size += int64(len(l.buf))
 	return true
 }
 
@@ -53,7 +67,7 @@ func isDiskFull(err error) bool {
 
 func (l *logFile) gap(s Stream, lost int64) bool {
 	frame := appendGap(nil, s, time.Time{}, lost)
-	return l.append(s.gap(), frame[frameHeader:], true)
+	return l.force(s.gap(), frame[frameHeader:])
 }
 
 // capture drains one output of the tool. It always reads on, so the tool never
@@ -108,8 +122,10 @@ func (c *capture) take(data []byte) {
 		c.takeFile(data)
 		return
 	}
-	if !c.full && c.log.append(byte(c.stream), data, false) {
-		return
+	if !c.full {
+		if data = data[c.log.append(c.stream, data):]; len(data) == 0 {
+			return
+		}
 	}
 	// From here on order forbids going back to the log before the end.
 	c.full = true
@@ -148,7 +164,7 @@ func (c *capture) finish() {
 	}
 	for tail := c.ring; len(tail) > 0; {
 		part := tail[:min(len(tail), maxFrameBody)]
-		if !c.log.append(byte(c.stream), part, true) {
+		if !c.log.force(byte(c.stream), part) {
 			c.count.Dropped += int64(len(tail))
 			c.log.gap(c.stream, int64(len(tail)))
 			break

@@ -122,7 +122,7 @@ func TestLogFileTakesBackWhatWasCutShort(t *testing.T) {
 	}
 	defer f.Close()
 	l := &logFile{file: f, limit: 1 << 20}
-	if !l.append(byte(Stdout), []byte("kept"), false) {
+	if l.append(Stdout, []byte("kept")) != 4 {
 		t.Fatal("not written")
 	}
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -131,11 +131,11 @@ func TestLogFileTakesBackWhatWasCutShort(t *testing.T) {
 	}
 	defer full.Close()
 	l.file = full
-	if l.append(byte(Stdout), []byte("lost"), false) || !l.diskFull {
+	if l.append(Stdout, []byte("lost")) != 0 || !l.diskFull {
 		t.Errorf("disk full was not seen: %+v", l)
 	}
 	l.file = f
-	if !l.append(byte(Stdout), []byte("later"), false) {
+	if l.append(Stdout, []byte("later")) != 5 {
 		t.Fatal("not written after there was room again")
 	}
 	data, err := os.ReadFile(path)
@@ -145,6 +145,53 @@ func TestLogFileTakesBackWhatWasCutShort(t *testing.T) {
 	frames, err := readAll(data)
 	if len(frames) != 2 || !errors.Is(err, io.EOF) {
 		t.Errorf("%d frames, %v", len(frames), err)
+	}
+}
+
+// G12: how much of the beginning is kept does not depend on the size of the reads.
+func TestLogKeepsItsBeginningWhateverTheReads(t *testing.T) {
+	t.Parallel()
+	said := bytes.Repeat([]byte("0123456789abcdef"), 20<<10) // 320 KiB
+	const limit = 64 << 10
+	for _, reads := range [][]int{{maxFrameBody}, {588, maxFrameBody}, {limit - frameHeader}, {limit - frameHeader - 1, 2, maxFrameBody}, {4096}} {
+		path := filepath.Join(t.TempDir(), "log")
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		c := newCapture(Stdout, nil)
+		c.log = &logFile{file: f, limit: limit}
+		for rest, i := said, 0; len(rest) > 0; i++ {
+			n := min(reads[min(i, len(reads)-1)], len(rest))
+			c.take(rest[:n])
+			rest = rest[n:]
+		}
+		c.finish()
+		log, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		frames, err := readAll(log)
+		if !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		var beginning, end []byte
+		var gap int64
+		for _, frame := range frames {
+			gap += frame.Gap
+			if gap == 0 {
+				beginning = append(beginning, frame.Data...)
+			} else {
+				end = append(end, frame.Data...)
+			}
+		}
+		if len(beginning) < limit-limit/64 || !bytes.HasPrefix(said, beginning) {
+			t.Errorf("reads of %v: %d bytes of the beginning are kept, of a limit of %d", reads, len(beginning), limit)
+		}
+		if len(end) != tailBytes || !bytes.HasSuffix(said, end) || int64(len(beginning)+len(end))+gap != int64(len(said)) {
+			t.Errorf("reads of %v: %d bytes at the end and a gap of %d after %d", reads, len(end), gap, len(beginning))
+		}
 	}
 }
 
