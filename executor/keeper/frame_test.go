@@ -159,7 +159,7 @@ func TestLogKeepsItsBeginningWhateverTheReads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close()
+		t.Cleanup(func() { _ = f.Close() })
 		c := newCapture(Stdout, nil)
 		c.log = &logFile{file: f, limit: limit}
 		for rest, i := said, 0; len(rest) > 0; i++ {

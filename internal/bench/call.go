@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os/exec"
 	"time"
-
-	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
 // call measures a call that does nothing, from the request to the result, beside a
@@ -24,7 +22,7 @@ func (b *bench) call(ctx context.Context) error {
 				return err
 			}
 			between := time.Now()
-			if _, err := d.finish(ctx, &macexecv1.SubmitJobRequest{Tool: "bench_nothing", Arguments: []byte("{}")}); err != nil {
+			if _, err := d.finish(ctx, nothing("", nil)); err != nil {
 				return err
 			}
 			if i >= 5 { // the first ones meet cold caches

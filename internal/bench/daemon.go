@@ -86,8 +86,8 @@ type daemon struct {
 }
 
 // start starts a daemon over a state folder, which it makes, and waits until it is
-// ready.
-func (b *bench) start(ctx context.Context, name string) (*daemon, error) {
+// ready. more is added to its configuration.
+func (b *bench) start(ctx context.Context, name, more string) (*daemon, error) {
 	state := filepath.Join(b.dir, name)
 	if err := os.MkdirAll(filepath.Join(state, "tools"), 0o700); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (b *bench) start(ctx context.Context, name string) (*daemon, error) {
 			return nil, err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(state, "config.yaml"), []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(state, "config.yaml"), []byte(config+more), 0o600); err != nil {
 		return nil, err
 	}
 	d := &daemon{state: state, lines: make(chan struct{})}
@@ -147,11 +147,20 @@ func (d *daemon) stop() error {
 
 // with runs f while a daemon runs.
 func (b *bench) with(ctx context.Context, name string, f func(*daemon) error) error {
-	d, err := b.start(ctx, name)
+	return b.withConfig(ctx, name, "", f)
+}
+
+func (b *bench) withConfig(ctx context.Context, name, more string, f func(*daemon) error) error {
+	d, err := b.start(ctx, name, more)
 	if err != nil {
 		return err
 	}
 	return errors.Join(f(d), d.stop())
+}
+
+// nothing is a call that does nothing. key and in may be empty.
+func nothing(key string, in *macexecv1.CallContext) *macexecv1.SubmitJobRequest {
+	return &macexecv1.SubmitJobRequest{IdempotencyKey: key, Tool: "bench_nothing", Arguments: []byte("{}"), Context: in}
 }
 
 // finish makes a call and waits for its end as a client does, by watching.

@@ -26,13 +26,15 @@ type size struct {
 	starts    int   // of the daemon over the large store
 	many      int   // finished jobs in the very large store
 	listCalls int   // of each kind of list
+	passing   int   // jobs that run and are removed
+	kept      int   // of them
 }
 
 func full() size {
 	return size{
 		round: 500 * time.Millisecond, window: 4 * time.Second, calls: 400, pairs: 5,
 		stage: 1 << 30, log: 200_000_000, jobs: 100_000, starts: 5, stageRuns: 3,
-		many: 1_000_000, listCalls: 50,
+		many: 1_000_000, listCalls: 50, passing: 200_000, kept: 1000,
 	}
 }
 
@@ -40,7 +42,7 @@ func quick() size {
 	return size{
 		round: 200 * time.Millisecond, window: time.Second, calls: 200, pairs: 2,
 		stage: 128 << 20, log: 50_000_000, jobs: 10_000, starts: 3, stageRuns: 1,
-		many: 20_000, listCalls: 20,
+		many: 20_000, listCalls: 20, passing: 4000, kept: 200,
 	}
 }
 
@@ -123,6 +125,7 @@ func (b *bench) parts() []part {
 		{name: "log", measure: b.logs},
 		{name: "memory", measure: b.memory},
 		{name: "million", measure: b.million, asked: true},
+		{name: "plateau", measure: b.plateau, asked: true},
 	}
 }
 

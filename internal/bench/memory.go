@@ -13,7 +13,6 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/macexec/macexec/jobs"
-	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 	"github.com/macexec/macexec/store"
 )
 
@@ -26,7 +25,7 @@ func (b *bench) memory(ctx context.Context) error {
 		if err := b.addMemory(ctx, d, "memory of the idle daemon, anonymous", 40); err != nil {
 			return err
 		}
-		job, err := d.finish(ctx, &macexecv1.SubmitJobRequest{Tool: "bench_nothing", Arguments: []byte("{}")})
+		job, err := d.finish(ctx, nothing("", nil))
 		pattern = job.GetId()
 		return err
 	})

@@ -155,7 +155,7 @@ func (b *bench) replay(ctx context.Context) error {
 		const callers = 64
 		var calls []*macexecv1.SubmitJobRequest
 		for i := range callers {
-			req := &macexecv1.SubmitJobRequest{IdempotencyKey: fmt.Sprintf("finished/%d", i), Tool: "bench_nothing", Arguments: []byte("{}")}
+			req := nothing(fmt.Sprintf("finished/%d", i), nil)
 			if _, err := d.finish(ctx, req); err != nil {
 				return err
 			}

@@ -42,7 +42,7 @@ func TestB08_HeldByAnotherProcess(t *testing.T) {
 		all.Go(func() {
 			code, output := d.macexec(strings.Fields(line)...)
 			// Only Linux tells who has a lock; elsewhere a daemon says it of itself.
-			named := runtime.GOOS != "linux" || strings.Contains(output, strconv.Itoa(os.Getpid())) && strings.Contains(output, "endtoend.test")
+			named := runtime.GOOS != "linux" || strings.Contains(output, strconv.Itoa(os.Getpid())) && strings.Contains(output, filepath.Base(os.Args[0]))
 			if code == 0 || !named {
 				t.Errorf("macexec %s: exit code %d: %s", line, code, output)
 			}
