@@ -68,9 +68,10 @@ func (s *Store) fill(id string) (snap *snapshot, err error) {
 }
 
 // Open implements jobs.Store.
-func (s *Store) Open(ctx context.Context) (open []*jobs.Job, broken map[string]error, err error) {
-	broken = map[string]error{}
-	err = s.view(ctx, func(tx *bbolt.Tx) error {
+func (s *Store) Open(ctx context.Context) ([]*jobs.Job, map[string]error, error) {
+	var open []*jobs.Job
+	broken := map[string]error{}
+	err := s.view(ctx, func(tx *bbolt.Tx) error {
 		records := tx.Bucket([]byte(bucketJobs))
 		return tx.Bucket([]byte(bucketOpen)).ForEach(func(id, _ []byte) error {
 			if job, err := s.decode(string(id), records.Get(id)); err != nil {
