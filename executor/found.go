@@ -79,7 +79,7 @@ func (x *Executor) inspect(d Dir) (Found, error) {
 	}
 	defer freeLock(lock)
 	fault.Point("executor.taken")
-	if err := keeper.WriteFence(d, keeper.Fence{At: time.Now().UTC()}); err != nil {
+	if err := keeper.WriteFence(d, keeper.Fence{At: fault.Now().UTC()}); err != nil {
 		return Found{}, fmt.Errorf("fence the attempt: %w", err)
 	}
 	return x.judge(d)

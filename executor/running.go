@@ -139,7 +139,7 @@ func (r *Running) Stop(reason string) error {
 	if _, err := keeper.ReadExit(r.dir); err == nil {
 		return ErrEnded
 	}
-	if err := keeper.WriteStopRequest(r.dir, keeper.StopRequest{Reason: reason, At: time.Now().UTC()}); err != nil {
+	if err := keeper.WriteStopRequest(r.dir, keeper.StopRequest{Reason: reason, At: fault.Now().UTC()}); err != nil {
 		return fmt.Errorf("store the stop request: %w", err)
 	}
 	holder, err := keeper.ReadHolder(r.dir)

@@ -16,6 +16,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/macexec/macexec/internal/fault"
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -50,7 +51,7 @@ func (o Options) withDefaults() Options {
 		o.LockWait = DefaultLockWait
 	}
 	if o.Now == nil {
-		o.Now = time.Now
+		o.Now = fault.Now
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

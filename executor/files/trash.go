@@ -107,7 +107,7 @@ func (c *carrier) readyTrash() (made bool, err error) {
 		return false, err
 	}
 	note, err := json.MarshalIndent(trashInfo{
-		Path: c.path, Job: c.step.Job, Verb: c.step.Verb, SHA256: c.step.OldSHA256, At: time.Now().UTC(),
+		Path: c.path, Job: c.step.Job, Verb: c.step.Verb, SHA256: c.step.OldSHA256, At: fault.Now().UTC(),
 	}, "", "  ")
 	if err != nil {
 		return false, err

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/macexec/macexec/internal/fault"
 )
 
 const (
@@ -51,7 +53,7 @@ func (l *logFile) force(kind byte, body []byte) bool {
 // write writes one frame, or nothing at all: what a full disk cut short is taken
 // back. The caller holds the lock.
 func (l *logFile) write(kind byte, body []byte) bool {
-	l.buf = appendFrame(l.buf[:0], kind, time.Now(), body)
+	l.buf = appendFrame(l.buf[:0], kind, fault.Now(), body)
 	if _, err := l.file.WriteAt(l.buf, l.size); err != nil {
 		l.diskFull = l.diskFull || isDiskFull(err)
 		_ = l.file.Truncate(l.size)

@@ -202,7 +202,7 @@ func (h *holding) end(err error) int {
 	e.Escaped = e.Escaped[:min(len(e.Escaped), maxListed)]
 	e.Usage = childrenUsage()
 	e.Usage.Whole = (adopts && err == nil || e.NotStarted) && len(e.Escaped) == 0
-	e.At, e.Wall = time.Now().UTC(), time.Since(h.begun)
+	e.At, e.Wall = fault.Now().UTC(), time.Since(h.begun)
 	err = writeReserved(h.dir.Reserve(), h.dir.Exit(), e)
 	runtime.KeepAlive(h.lock)
 	if err != nil {
@@ -239,7 +239,7 @@ func (h *holding) start(launchErr error) (*Started, error) {
 	started := &Started{
 		Pid: tool.Pid, StartTime: tool.StartTime,
 		KeeperPid: h.self.Pid, KeeperStartTime: h.self.StartTime,
-		BootSession: h.spec.BootSession, Token: h.spec.Token, At: time.Now().UTC(),
+		BootSession: h.spec.BootSession, Token: h.spec.Token, At: fault.Now().UTC(),
 		StopSignal: h.spec.StopSignal, Grace: h.spec.Grace,
 		Confinement: ConfinementOn(h.spec.Launch.Confine),
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/macexec/macexec/internal/fault"
 )
 
 // Defaults for what a Spec leaves at zero.
@@ -59,7 +61,7 @@ type Launch struct {
 
 // late reports whether either clock says that the tool may not be executed any more.
 func (l *Launch) late() bool {
-	return !l.StartBy.IsZero() && time.Now().After(l.StartBy) || l.StartUntil != 0 && SinceBoot() > l.StartUntil
+	return !l.StartBy.IsZero() && fault.Now().After(l.StartBy) || l.StartUntil != 0 && SinceBoot() > l.StartUntil
 }
 
 // SinceBoot is a clock that nobody sets and that goes on while the host sleeps. It is the

@@ -14,4 +14,8 @@
 // byte in the pipe "met" tells the test of that, and each byte in the pipe "go" lets
 // one who is held go on. What happens meanwhile, the death of the daemon say, is the
 // test's own deed: the processes only stand still at the place where it is to happen.
+//
+// A file "clock" there says by how many seconds the wall clock is ahead of the host's.
+// Whoever asks for the time that a record tells, or that a deadline is held against,
+// asks Now for it.
 package fault

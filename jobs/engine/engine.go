@@ -18,6 +18,7 @@ import (
 	"github.com/macexec/macexec/executor/files"
 	"github.com/macexec/macexec/executor/keeper"
 	"github.com/macexec/macexec/executor/programs"
+	"github.com/macexec/macexec/internal/fault"
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/policy"
 	"github.com/macexec/macexec/schemas"
@@ -164,7 +165,7 @@ func New(o Options) (*Engine, error) {
 		return nil, err
 	}
 	if o.Now == nil {
-		o.Now = time.Now
+		o.Now = fault.Now
 	}
 	if o.Elapsed == nil {
 		o.Elapsed = keeper.SinceBoot
