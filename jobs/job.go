@@ -64,10 +64,20 @@ type Job struct {
 
 	SupersededBy string `json:"superseded_by,omitempty"`
 
+	// Clock says what the times of the job are worth, which are of a clock that can be set.
+	Clock JobClock `json:"clock,omitzero"`
+
 	SubmittedAt time.Time `json:"submitted_at"`
 	QueuedAt    time.Time `json:"queued_at,omitzero"`
 	StartedAt   time.Time `json:"started_at,omitzero"` // of the first attempt
 	EndedAt     time.Time `json:"ended_at,omitzero"`
+}
+
+// JobClock says by how much the wall clock was ahead of one that nobody sets in a boot
+// session, at the job's acceptance and at its end. An older record says nothing.
+type JobClock struct {
+	Accepted time.Duration `json:"accepted,omitzero"`
+	Ended    time.Duration `json:"ended,omitzero"`
 }
 
 // ToolRef pins the tool that a job uses.

@@ -111,6 +111,10 @@ type Store interface {
 	// Mode returns the host's mode as it was set last.
 	Mode(ctx context.Context) (HostMode, error)
 
+	// FirstMoment keeps a moment, unless it has one of the same boot session already, and
+	// returns the one that it has.
+	FirstMoment(ctx context.Context, now Moment) (Moment, error)
+
 	// SumUsage sums what ended jobs cost. Each counts from the write that made it
 	// terminal, and goes on counting when its record is gone.
 	SumUsage(ctx context.Context, q UsageQuery) (UsagePage, error)
@@ -335,6 +339,14 @@ const (
 
 // Modes lists every mode.
 func Modes() []Mode { return []Mode{ModeOpen, ModePaused, ModeDraining} }
+
+// Moment is a moment by two clocks: by the wall clock, and as the time since the start of
+// the host, which nobody sets.
+type Moment struct {
+	BootSession string        `json:"boot_session"`
+	SinceBoot   time.Duration `json:"since_boot"`
+	At          time.Time     `json:"at"`
+}
 
 // HostMode is a mode with who set it and why. It is kept over restarts; the zero
 // value means open, and that nobody has ever set it.

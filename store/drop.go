@@ -78,16 +78,20 @@ func (b *batch) dropSegment(before time.Time, keep int) (n int, write func() err
 	}, nil
 }
 
-// endsBefore reports whether the newest entry of a segment that can be read is of before
-// a time.
+// endsBefore reports whether all entries of a segment that can be read are of before a
+// time. The newest one alone may have been written while the clock was set back.
 func (b *batch) endsBefore(anchor, last uint64, before time.Time) bool {
+	readable := false
 	for seq := last; seq > anchor; seq-- {
 		e, err := rawEntry{seq, b.journal.Get(encodeU64(seq))}.decode()
-		if err == nil {
-			return e.At.Before(before)
+		if err != nil {
+			continue
+		}
+		if readable = true; !e.At.Before(before) {
+			return false
 		}
 	}
-	return false
+	return readable
 }
 
 // dropEntries removes the entries up to one, and what bucket job_journal has of them.

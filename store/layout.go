@@ -50,6 +50,7 @@ const (
 	metaJournalAnchor = "journal_anchor"
 	metaHostMode      = "host_mode"
 	metaRestored      = "restored"
+	metaFirstMoment   = "first_moment"
 )
 
 const (

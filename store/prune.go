@@ -103,7 +103,7 @@ func (w *expiredWalk) run(from uint64, excess *int, found *jobs.Expiry) (next ui
 			if err != nil || job.State != w.q.State {
 				continue // it is damaged, or the set is
 			}
-			if tooMany || job.EndedAt.Before(w.q.Before) {
+			if tooMany || job.EndedAt.Add(-job.Clock.Ended).Before(w.q.Before) {
 				*excess = max(*excess-1, 0)
 				found.IDs = append(found.IDs, id)
 			}

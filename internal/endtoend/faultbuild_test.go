@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -57,7 +58,14 @@ func buildFaulty(root, bin string) error {
 		return err
 	}
 	flags := []string{"build", "-tags", "faults", "-modfile", mod, "-overlay", built.overlay, "-o"}
-	if err := goTool(append(flags, bin+"/", "../../cmd/macexec", "../../cmd/macexec-keeper")...); err != nil {
+	daemon := append(slices.Clone(flags), bin+"/")
+	if raceBuilt {
+		daemon = append(daemon, "-race")
+	}
+	if err := goTool(append(daemon, "../../cmd/macexec")...); err != nil {
+		return err
+	}
+	if err := goTool(append(slices.Clone(flags), bin+"/", "../../cmd/macexec-keeper")...); err != nil {
 		return err
 	}
 	return goTool(append(flags, filepath.Join(bin, otherBuild)+"/", "-ldflags=-s", "../../cmd/macexec-keeper")...)

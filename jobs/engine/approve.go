@@ -47,7 +47,7 @@ func (e *Engine) decide(ctx context.Context, c Caller, id, message string, chang
 		return nil, jobs.Errorf(jobs.CodeNotAuthorized, "%s", why).WithJob(id)
 	}
 	return e.store.Update(context.WithoutCancel(ctx), id, func(j *jobs.Job) (jobs.Note, error) {
-		if j.State == jobs.StateAwaitingApproval && e.deadlines.passed(id, j.Approval.ExpiresAt) {
+		if j.State == jobs.StateAwaitingApproval && e.deadlines.passed(j, j.Approval.ExpiresAt) {
 			return jobs.Note{}, jobs.Errorf(jobs.CodeApprovalDecided, "the approval of job %s expired at %s", id, j.Approval.ExpiresAt.Format(time.RFC3339)).WithJob(id)
 		}
 		if err := change(j); err != nil {

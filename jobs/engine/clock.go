@@ -1,26 +1,31 @@
 package engine
 
 import (
+	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/macexec/macexec/jobs"
 )
 
-// A wall clock can be set, so it judges nobody alone. The rules:
+// A wall clock can be set, so it judges nobody alone. Beside it the engine has a steady one:
+// what the wall clock would show if nobody had set it since the first start of a daemon in
+// this boot session. It is that moment, which the store keeps, and what went by since by a
+// clock that goes on while the host sleeps. The rules:
 //
-//   - When an engine first sees a deadline, of a new job or of one that an earlier engine
-//     left, the wall clock says how long that is from then. This span is measured by a clock
-//     that nobody sets and that goes on while the host sleeps; the deadline has passed when
-//     the span has. So a step of the wall clock ends no waiting, and prolongs none. From one
-//     daemon to the next, and over a start of the host, the wall clock counts.
+//   - A job knows by how much the wall clock was ahead of the steady one when the job was
+//     accepted; a deadline, which is of the wall clock of then, has passed when the steady one
+//     is past it. So a step of the wall clock ends no waiting and prolongs none, also if
+//     another daemon goes on. Over a start of the host the wall clock counts.
 //   - Nothing starts after its start_by by either of the two clocks (promise G15); the last
 //     to ask them is the process that executes the tool. A job that waits is cancelled for
 //     that only by the second.
 //   - Who was suspended (the host slept, the daemon was stopped) first looks: until some
 //     seconds after it noticed that, nothing expires, so that what came meanwhile, a person's
 //     yes for one, is taken first.
-//   - What is removed for its age is as old as that clock says which shows less.
+//   - What is removed for its age is as old as that clock says which shows less, counted from
+//     when it ended by the steady one.
 //
 // Order comes from sequence numbers, and the keeper measures how long a tool runs.
 
@@ -36,51 +41,52 @@ type deadlines struct {
 	wall    func() time.Time
 	elapsed func() time.Duration
 	grace   time.Duration // after it was suspended
-	born    time.Time     // by the wall clock, at elapsed bornAt
-	bornAt  time.Duration
+	first   atomic.Pointer[jobs.Moment]
 
 	mu    sync.Mutex
-	seen  map[deadline]time.Duration // when its span is over
-	beat  time.Duration              // of the last beat
-	quiet time.Duration              // until then nothing expires
+	beat  time.Duration // of the last beat
+	quiet time.Duration // until then nothing expires
 }
 
-type deadline struct {
-	job string
-	by  int64 // in nanoseconds since 1970
+func newDeadlines(wall func() time.Time, elapsed func() time.Duration, boot string) *deadlines {
+	// A time with a monotonic reading is compared by that, which no step shows in.
+	c := &deadlines{
+		wall: func() time.Time { return wall().Round(0) }, elapsed: elapsed,
+		grace: 2 * defaultRetryDelay, beat: elapsed(),
+	}
+	c.first.Store(&jobs.Moment{BootSession: boot, SinceBoot: c.beat, At: c.wall()})
+	return c
 }
 
-func newDeadlines(wall func() time.Time, elapsed func() time.Duration) *deadlines {
-	now := elapsed()
-	return &deadlines{wall: wall, elapsed: elapsed, grace: 2 * defaultRetryDelay, born: wall(), bornAt: now, seen: map[deadline]time.Duration{}, beat: now}
+// steady is what the wall clock would show if nobody had set it.
+func (c *deadlines) steady() time.Time {
+	first := c.first.Load()
+	return first.At.Add(c.elapsed() - first.SinceBoot)
+}
+
+// ahead is by how much the wall clock is ahead of the steady one.
+func (c *deadlines) ahead() time.Duration { return c.wall().Sub(c.steady()) }
+
+// takeUpClock goes on with the steady clock of an earlier engine of this boot session. If
+// the store cannot say, that clock begins now.
+func (e *Engine) takeUpClock(ctx context.Context) {
+	first, err := e.store.FirstMoment(ctx, *e.deadlines.first.Load())
+	if err != nil {
+		e.log.Warn("the moment that deadlines are counted from cannot be kept; the clock of now counts", "error", err)
+		return
+	}
+	first.At = first.At.Round(0)
+	e.deadlines.first.Store(&first)
 }
 
 // left is the time until a job's deadline, and negative after it.
-func (c *deadlines) left(job string, by time.Time) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	d, now := deadline{job, by.UnixNano()}, c.elapsed()
-	due, ok := c.seen[d]
-	if !ok {
-		due = now + by.Sub(c.wall())
-		c.seen[d] = due
-	}
-	return due - now
+func (c *deadlines) left(job *jobs.Job, by time.Time) time.Duration {
+	return by.Round(0).Add(-job.Clock.Accepted).Sub(c.steady())
 }
 
 // passed reports whether a job's deadline has passed and may be acted on.
-func (c *deadlines) passed(job string, by time.Time) bool {
+func (c *deadlines) passed(job *jobs.Job, by time.Time) bool {
 	return c.left(job, by) < 0 && !c.justWoke()
-}
-
-// forget drops the deadlines of a job that is settled.
-func (c *deadlines) forget(job *jobs.Job) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.seen, deadline{job.ID, job.Call.Options.StartBy.UnixNano()})
-	if job.Approval != nil {
-		delete(c.seen, deadline{job.ID, job.Approval.ExpiresAt.UnixNano()})
-	}
 }
 
 // justWoke reports whether this process was suspended and has not looked around since.
@@ -103,12 +109,20 @@ func (c *deadlines) tick() (woke bool) {
 	return woke
 }
 
-// least is the time that at least it is: what the wall clock shows, or what it would show
-// if nobody had set it since the start of the engine.
+// least is the time that at least it is, by either clock.
 func (c *deadlines) least() time.Time {
-	now, unset := c.wall(), c.born.Add(c.elapsed()-c.bornAt)
-	if unset.Before(now) {
-		return unset
+	now, steady := c.wall(), c.steady()
+	if steady.Before(now) {
+		return steady
+	}
+	return now
+}
+
+// most is the time that at most it is, by either clock.
+func (c *deadlines) most() time.Time {
+	now, steady := c.wall(), c.steady()
+	if steady.After(now) {
+		return steady
 	}
 	return now
 }

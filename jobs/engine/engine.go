@@ -182,7 +182,7 @@ func New(o Options) (*Engine, error) {
 		registry: o.Registry, policy: o.Policy, exec: o.Executor, programs: o.Programs, blobs: o.Blobs,
 		boot: o.BootSession, facts: o.Facts, now: o.Now, log: o.Logger,
 
-		deadlines:   newDeadlines(o.Now, o.Elapsed),
+		deadlines:   newDeadlines(o.Now, o.Elapsed, o.BootSession),
 		waiting:     waitingRooms{rooms: map[string]*waitingRoom{}},
 		retryDelay:  defaultRetryDelay,
 		vault:       v,
@@ -213,6 +213,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	if err := e.keepManifests(ctx); err != nil && jobs.CodeOf(err) != jobs.CodeDiskFull {
 		return err
 	}
+	e.takeUpClock(ctx)
 	if err := e.takeUpMode(ctx); err != nil {
 		return err
 	}

@@ -122,6 +122,7 @@ func (g guardedObserver) ToolTrace(job *jobs.Job) (parent string) {
 type tellingStore struct {
 	jobs.Store
 
+	ahead     func() time.Duration
 	scheduler func(*jobs.Job)
 	waiters   func(*jobs.Job)
 	observers func(Change)
@@ -134,6 +135,9 @@ func (s tellingStore) Update(ctx context.Context, id string, change func(*jobs.J
 		c.From, c.Phase = j.State, j.Phase
 		note, err := change(j)
 		c.Event = j.Event
+		if j.State.Terminal() && !c.From.Terminal() {
+			j.Clock.Ended = s.ahead()
+		}
 		return note, err
 	})
 	if err != nil {
@@ -150,11 +154,9 @@ func (s tellingStore) Update(ctx context.Context, id string, change func(*jobs.J
 func (e *Engine) telling(s jobs.Store) jobs.Store {
 	return tellingStore{
 		Store: s,
+		ahead: e.deadlines.ahead,
 		// What has ended gives everything back, what is unknown keeps its locks.
 		scheduler: func(job *jobs.Job) {
-			if job.State.Settled() { // not when its attempt begins: that asks again
-				e.deadlines.forget(job)
-			}
 			switch {
 			case job.State.Terminal():
 				e.retention.told()

@@ -202,7 +202,7 @@ func (a *attempt) run() error {
 		return err
 	}
 	if by := a.job.Call.Options.StartBy; !by.IsZero() {
-		command.StartBy, command.StartWithin = by, a.e.deadlines.left(a.job.ID, by)
+		command.StartBy, command.StartWithin = by, a.e.deadlines.left(a.job, by)
 	}
 	running, err := a.startKeeper(prepared, command)
 	if err != nil {

@@ -317,7 +317,7 @@ func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) 
 		arguments = slices.Clone(req.Arguments) // as written
 	}
 	job := &jobs.Job{
-		ID: id, Host: e.store.HostID(),
+		ID: id, Host: e.store.HostID(), Clock: jobs.JobClock{Accepted: now.Round(0).Sub(e.deadlines.steady())},
 		Principal: c.Principal, Key: key, KeyMade: made, Fingerprint: j.fingerprint,
 		Call: jobs.Call{
 			Tool: req.Tool, ToolVersion: req.ToolVersion, Arguments: arguments,

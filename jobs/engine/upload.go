@@ -76,8 +76,8 @@ func (e *Engine) StatUpload(ctx context.Context, c Caller, digest string, size i
 	}
 	// GetBlob again: what is found here cannot be collected while shelves is held.
 	blob, err := e.store.GetBlob(ctx, digest)
-	if err == nil && e.now().Sub(blob.LastUse()) > e.limits().BlobUnused/2 {
-		blob.Principals, blob.StoredAt = []string{c.Principal}, e.now()
+	if err == nil && e.deadlines.most().Sub(blob.LastUse()) > e.limits().BlobUnused/2 {
+		blob.Principals, blob.StoredAt = []string{c.Principal}, e.deadlines.most()
 		err = e.store.PutBlob(context.WithoutCancel(ctx), blob)
 	}
 	return UploadStatus{File: &info, Offset: size}, err
@@ -113,7 +113,7 @@ func (u *Upload) Commit(ctx context.Context) (jobs.Blob, error) {
 	if err != nil {
 		return jobs.Blob{}, uploadFault("stored", err)
 	}
-	blob := jobs.Blob{SHA256: kept.SHA256, Size: kept.Size, MediaType: kept.MediaType, Principals: []string{u.c.Principal}, StoredAt: u.e.now()}
+	blob := jobs.Blob{SHA256: kept.SHA256, Size: kept.Size, MediaType: kept.MediaType, Principals: []string{u.c.Principal}, StoredAt: u.e.deadlines.most()}
 	u.e.shelves.RLock()
 	defer u.e.shelves.RUnlock()
 	// The record first: after a crash in between the bytes are still where the upload

@@ -56,7 +56,7 @@ func (e *Engine) due(job *jobs.Job) (by time.Time, end func(id string), ok bool)
 
 func (e *Engine) wakeWhenDue(job *jobs.Job) {
 	if by, _, ok := e.due(job); ok {
-		e.wakeIn(e.deadlines.left(job.ID, by), job.ID)
+		e.wakeIn(e.deadlines.left(job, by), job.ID)
 	}
 }
 
@@ -74,7 +74,7 @@ func (e *Engine) wake(id string) {
 		e.wakeIn(e.retryDelay, id)
 		return
 	}
-	if by, end, ok := e.due(job); ok && e.deadlines.left(id, by) < 0 {
+	if by, end, ok := e.due(job); ok && e.deadlines.left(job, by) < 0 {
 		end(id)
 		return
 	}
@@ -88,7 +88,7 @@ func (e *Engine) wake(id string) {
 // notTooLate refuses a start after start_by by the clock that nobody sets. What the wall
 // clock says the job itself looks at.
 func (e *Engine) notTooLate(j *jobs.Job) error {
-	if by := j.Call.Options.StartBy; !by.IsZero() && e.deadlines.left(j.ID, by) < 0 {
+	if by := j.Call.Options.StartBy; !by.IsZero() && e.deadlines.left(j, by) < 0 {
 		return jobs.Errorf(jobs.CodeTooLate, "job %s may not start after %s", j.ID, by.Format(time.RFC3339)).WithJob(j.ID)
 	}
 	return nil
@@ -105,7 +105,7 @@ func (e *Engine) inTime(j *jobs.Job) error {
 // expire cancels a job that nobody decided in time.
 func (e *Engine) expire(id string) {
 	e.endWaiting(id, "nobody decided in time", func(j *jobs.Job) error {
-		if j.State == jobs.StateAwaitingApproval && !e.deadlines.passed(id, j.Approval.ExpiresAt) {
+		if j.State == jobs.StateAwaitingApproval && !e.deadlines.passed(j, j.Approval.ExpiresAt) {
 			return errNotYet
 		}
 		return j.Expire(e.now())
@@ -115,7 +115,7 @@ func (e *Engine) expire(id string) {
 // tooLate cancels a job that has not started by its start_by (promise G15).
 func (e *Engine) tooLate(id string) {
 	e.endWaiting(id, "start_by has passed", func(j *jobs.Job) error {
-		if !e.deadlines.passed(id, j.Call.Options.StartBy) {
+		if !e.deadlines.passed(j, j.Call.Options.StartBy) {
 			return errNotYet
 		}
 		if j.State == jobs.StateRunning {

@@ -79,6 +79,23 @@ func fenceTests() []suiteTest {
 			})
 			wantSame(t, "winners", int64(1), accepted.Load()+fenced.Load())
 		}},
+		{"the first moment of a boot session is kept", func(t *testing.T, s jobs.Store) {
+			moment := func(boot string, after time.Duration) jobs.Moment {
+				return jobs.Moment{BootSession: boot, SinceBoot: after, At: Time().Add(after)}
+			}
+			for _, test := range []struct{ now, want jobs.Moment }{
+				{moment("a", time.Second), moment("a", time.Second)},
+				{moment("a", time.Hour), moment("a", time.Second)},
+				{moment("b", time.Minute), moment("b", time.Minute)},
+				{moment("b", time.Hour), moment("b", time.Minute)},
+			} {
+				got, err := s.FirstMoment(t.Context(), test.now)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantSame(t, "moment", test.want, got)
+			}
+		}},
 		{"the host's mode is kept, and told in the journal", func(t *testing.T, s jobs.Store) {
 			if m, err := s.Mode(t.Context()); err != nil || m != (jobs.HostMode{}) {
 				t.Errorf("never set: %+v, %v", m, err)
