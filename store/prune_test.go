@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,7 +117,8 @@ func TestG2PrunedKeysStayUsed(t *testing.T) {
 	checked(t, s)
 }
 
-// Jobs go when they ended before a time, not when they were accepted before it.
+// Jobs go when they ended before a time, not when they were accepted before it, nor when a
+// clock that was set back said so.
 func TestPruneByAge(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, filepath.Join(t.TempDir(), "store.db"))
@@ -130,8 +132,11 @@ func TestPruneByAge(t *testing.T) {
 		_, err := s.Update(t.Context(), j.ID, func(j *jobs.Job) (jobs.Note, error) {
 			note, err := storetest.Cancel(j)
 			j.EndedAt = j.SubmittedAt.Add(time.Minute)
-			if i == 2 {
+			switch i {
+			case 2:
 				j.EndedAt = base.Add(24 * time.Hour)
+			case 4:
+				j.EndedAt, j.Clock.Ended = base.AddDate(-1, 0, 0), -9000*time.Hour
 			}
 			return note, err
 		})
@@ -140,13 +145,41 @@ func TestPruneByAge(t *testing.T) {
 		}
 	}
 	gone := prune(t, s, jobs.ExpiredQuery{State: jobs.StateCancelled, Before: base.Add(5 * time.Hour)})
-	if want := []string{storetest.JobID(0), storetest.JobID(1), storetest.JobID(3), storetest.JobID(4)}; fmt.Sprint(gone) != fmt.Sprint(want) {
+	if want := []string{storetest.JobID(0), storetest.JobID(1), storetest.JobID(3)}; fmt.Sprint(gone) != fmt.Sprint(want) {
 		t.Errorf("pruned %v, want %v", gone, want)
 	}
 	if gone := prune(t, s, jobs.ExpiredQuery{State: jobs.StateCompleted, Before: base.AddDate(1, 0, 0)}); len(gone) > 0 {
 		t.Errorf("pruned %v", gone)
 	}
 	checked(t, s)
+}
+
+// An entry that was written while the clock was set back makes those before it no older.
+func TestDropWhatIsOldAlone(t *testing.T) {
+	t.Parallel()
+	var at atomic.Pointer[time.Time]
+	set := func(when time.Time) { at.Store(&when) }
+	set(storetest.Time())
+	s, err := Open(t.Context(), Options{Path: filepath.Join(t.TempDir(), "store.db"), Now: func() time.Time { return *at.Load() }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	submit(t, s, 1)
+	for s.Head() <= segmentEntries+1 {
+		if s.Head() == segmentEntries-1 {
+			set(storetest.Time().AddDate(-1, 0, 0))
+		}
+		if _, err := s.Update(t.Context(), storetest.JobID(1), func(*jobs.Job) (jobs.Note, error) { return jobs.Note{}, nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, before := range []time.Duration{-time.Hour, time.Hour} {
+		want := map[bool]int{false: 0, true: segmentEntries}[before > 0]
+		if n, err := s.DropJournal(t.Context(), storetest.Time().Add(before), 0); n != want || err != nil {
+			t.Errorf("of before %s: dropped %d entries, %v; want %d", before, n, err, want)
+		}
+	}
 }
 
 // G12: the journal is dropped by whole segments. The chain is proved from the anchor on,

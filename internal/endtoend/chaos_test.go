@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,9 +30,9 @@ var (
 )
 
 // TestChaos: many callers make, repeat, fence and cancel calls over connections that
-// break, while daemon, keepers and tools are killed and the disk fills up. Afterwards each key's history is one
-// that the model allows (G2, G15), and what is told agrees with what the tools and the
-// disk say (G3, G4, G5, G6, G7).
+// break, while daemon, keepers and tools are killed, the disk fills up and the clock is
+// set. Afterwards each key's history is one that the model allows (G2, G15), and what is
+// told agrees with what the tools and the disk say (G3, G4, G5, G6, G7).
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	seed := *chaosSeed
@@ -41,17 +42,18 @@ func TestChaos(t *testing.T) {
 	t.Logf("the same decisions again: -run '^TestChaos$' -chaos %s -seed %d", *chaosFor, seed)
 	config := []string{"slots: {ledger: 6}", "log: {level: error}"}
 	var d *daemon
+	clock := newWallClock(t)
 	disk, small := tryDisk(t, "1g")
 	if small {
-		d = startDaemonAt(t, built.bin, nil, disk, config...)
+		d = startDaemonAt(t, needFaulty(t), clock.environment(), disk, config...)
 	} else {
 		t.Log("NOT TESTED: a disk that fills up; this host gives no small one")
-		d = startDaemon(t, config...)
+		d = startDaemonOf(t, needFaulty(t), clock.environment(), config...)
 	}
 	l := newLedgers(t)
 	p := &proxy{refuse: sometimes(20), before: cut(40), after: cut(40)}
 	d.startProxy(p)
-	c := &chaos{daemon: d, history: newHistory(), l: l, small: small, done: map[string]int{}}
+	c := &chaos{daemon: d, history: newHistory(), l: l, clock: clock, small: small, done: map[string]int{}, dues: map[time.Time]due{}}
 	ctx, stop := context.WithTimeout(t.Context(), *chaosFor)
 	defer stop()
 	var all sync.WaitGroup
@@ -66,7 +68,7 @@ func TestChaos(t *testing.T) {
 	answers := c.check(t)
 	states := c.checkJobs()
 	_, cuts := p.counted()
-	t.Logf("%d keys, %d answers, %d cuts; done: %v; jobs: %v", len(c.keys), answers, cuts, c.done, states)
+	t.Logf("%d keys, %d answers, %d cuts; done: %v; jobs: %v, %d with a start_by", len(c.keys), answers, cuts, c.done, states, c.held)
 	d.checkEverything()
 	d.end(syscall.SIGTERM)
 	if code, output := d.macexec("store", "check"); code != 0 {
@@ -80,12 +82,16 @@ type chaos struct {
 	*history
 
 	l     *ledgers
+	clock *wallClock
 	small bool           // its disk can be filled up
 	done  map[string]int // harm of each kind
+	held  int            // jobs that were held to their start_by
 
 	mu  sync.Mutex
 	all []string // the keys that were used
 	ids []string // the jobs that callers were told of
+	// dues are what is known of each start_by. Two that are the same do not happen.
+	dues map[time.Time]due
 }
 
 // chaosCaller is one of its callers.
@@ -138,7 +144,7 @@ func (c *chaosCaller) pick(i int) (key string, first bool) {
 // chaosCall is what is called under a key: nearly always the same, and sometimes another
 // call.
 func (c *chaos) chaosCall(key, variant string) *macexecv1.SubmitJobRequest {
-	script := []string{"print:" + variant, fmt.Sprintf("pause:%d", len(key)*37%200)}
+	script := []string{"when", "print:" + variant, fmt.Sprintf("pause:%d", len(key)*37%200)}
 	switch key[0] {
 	case 's':
 		return call(key, "ledger_"+staged, c.l.args(key, append(script, fmt.Sprintf("write:%d", sizeOf(key)))...).with("output", key+".txt"))
@@ -163,11 +169,15 @@ func (c *chaosCaller) submit(key string) {
 	if c.chance(5) {
 		variant = "other"
 	}
+	options, promise := c.options()
 	var job *macexecv1.Job
 	out := c.ask(keyInput{verb: verbSubmit, key: key, call: variant}, func() keyOutput {
 		return c.with(c.deadline(), func(ctx context.Context) keyOutput {
 			var err error
-			if job, err = c.client.Submit(ctx, c.chaosCall(key, variant)); err == nil {
+			req := c.chaosCall(key, variant)
+			req.Options = options
+			if job, err = c.client.Submit(ctx, req); err == nil {
+				promise()
 				return keyOutput{saysJob, job.GetId()}
 			}
 			return c.saysOf(nil, err)
@@ -255,7 +265,7 @@ func (c *chaos) saysOf(record *macexecv1.KeyRecord, err error) keyOutput {
 		return keyOutput{says: saysFenced}
 	case "JOB_NOT_FOUND":
 		return keyOutput{says: saysFree}
-	case client.CodeNotReached, "DISK_FULL":
+	case client.CodeNotReached, "DISK_FULL", "START_BY_PASSED":
 		return keyOutput{says: saysNothing}
 	case client.CodeAnswerLost, "DEADLINE_EXCEEDED", "CALLER_GONE":
 		return keyOutput{says: saysLost}
@@ -265,11 +275,11 @@ func (c *chaos) saysOf(record *macexecv1.KeyRecord, err error) keyOutput {
 	}
 }
 
-// harmUntil kills the daemon, a keeper or a tool, or fills the disk for a moment, again
-// and again.
+// harmUntil kills the daemon, a keeper or a tool, fills the disk for a moment, or sets the
+// clock, again and again.
 func (c *chaos) harmUntil(ctx context.Context, random *rand.Rand) {
 	moment := func() <-chan time.Time { return time.After(time.Duration(50+random.IntN(500)) * time.Millisecond) }
-	kinds := []string{"daemon killed", "keeper killed", "tool killed", "keeper and tool killed"}
+	kinds := []string{"daemon killed", "keeper killed", "tool killed", "keeper and tool killed", "clock set"}
 	if c.small {
 		kinds = append(kinds, "disk filled")
 	}
@@ -284,6 +294,8 @@ func (c *chaos) harmUntil(ctx context.Context, random *rand.Rand) {
 		case "daemon killed":
 			c.daemon.kill()
 			c.start()
+		case "clock set":
+			c.setClock(random)
 		case "disk filled":
 			c.fill()
 			if random.IntN(3) == 0 {
@@ -324,6 +336,8 @@ func (c *chaos) alive() (list []keeper.Started) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	// Their names go by a clock that is set.
+	slices.SortFunc(folders, func(a, b os.DirEntry) int { return modTime(a).Compare(modTime(b)) })
 	for _, folder := range folders[max(0, len(folders)-100):] {
 		for n := 1; ; n++ {
 			dir := c.attempt(folder.Name(), n)
@@ -339,12 +353,28 @@ func (c *chaos) alive() (list []keeper.Started) {
 	return list
 }
 
+func modTime(e os.DirEntry) time.Time {
+	if info, err := e.Info(); err == nil {
+		return info.ModTime()
+	}
+	return time.Time{}
+}
+
 // settle lets every job come to its end, or to where nobody knows.
 func (c *chaos) settle() {
 	c.t.Helper()
+	c.clock.set(0)
 	for _, job := range c.jobs() {
-		if job.GetState() == awaiting {
+		if job.GetState() == awaiting && job.GetCall().GetOptions().GetStartBy() == nil {
 			c.approve(job)
+		}
+	}
+	for _, job := range c.jobs() {
+		if job.GetState() == awaiting { // its start_by may pass meanwhile
+			_, err := c.Jobs.ApproveJob(c.context(), &macexecv1.ApproveJobRequest{Id: job.GetId(), BindingDigest: job.GetApproval().GetBinding().GetDigest(), Reason: "chaos"})
+			if err != nil && c.get(job.GetId()).GetState() == awaiting {
+				c.t.Fatalf("approve: %v", err)
+			}
 		}
 	}
 	for _, job := range c.jobs() {
@@ -402,6 +432,7 @@ func (c *chaos) checkJobs() (states map[string]int) {
 
 // checkJob checks one key's job; nil: it has none.
 func (c *chaos) checkJob(key string, job *macexecv1.Job) {
+	c.checkTimes(key, job)
 	starts := c.l.starts(key)
 	attempts := len(job.GetAttempts())
 	switch most := attempts; {

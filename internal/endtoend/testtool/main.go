@@ -93,6 +93,8 @@ func (t *tool) do(word string) error {
 		}
 		time.Sleep(time.Duration(n) * time.Millisecond)
 		return nil
+	case "when": // it is, by the host's clock
+		return t.note("when " + strconv.FormatInt(time.Now().UnixNano(), 10))
 	case "print":
 		_, err := fmt.Fprintln(os.Stdout, rest)
 		return err
