@@ -54,7 +54,7 @@ func guards() []guard {
 		},
 		{
 			"an attempt is fenced before it is judged",
-			[]change{{"executor/found.go", "\tif err := keeper.WriteFence(d, keeper.Fence{At: time.Now().UTC()}); err != nil {\n\t\treturn Found{}, fmt.Errorf(\"fence the attempt: %w\", err)\n\t}\n", ""}},
+			[]change{{"executor/found.go", "\tif err := keeper.WriteFence(d, keeper.Fence{At: fault.Now().UTC()}); err != nil {\n\t\treturn Found{}, fmt.Errorf(\"fence the attempt: %w\", err)\n\t}\n", ""}},
 			"./executor", "^(TestKeeperKilledWhileTheToolLives|TestLateKeeper)$",
 		},
 		{
