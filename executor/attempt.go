@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -101,8 +103,8 @@ type Attempt struct {
 }
 
 // Prepare makes the folders of an attempt, takes its lock and starts its keeper. An attempt that was
-// prepared before but never came to a keeper is made anew; one with records is
-// ErrSpent, one that is held ErrHeld.
+// prepared before but never came to a keeper is made anew; one with records, or one
+// after which there was another, is ErrSpent, one that is held ErrHeld.
 func (x *Executor) Prepare(job string, n int) (*Attempt, error) {
 	d, err := x.attemptDir(job, n)
 	if err != nil {
@@ -119,6 +121,10 @@ func (x *Executor) Prepare(job string, n int) (*Attempt, error) {
 	}
 	a := &Attempt{x: x, dir: d, lock: lock}
 	if err := a.checkUnused(); err != nil {
+		a.Release()
+		return nil, err
+	}
+	if err := x.isNewest(job, n); err != nil {
 		a.Release()
 		return nil, err
 	}
@@ -171,6 +177,23 @@ func (a *Attempt) checkUnused() error {
 		}
 	}
 	return a.lock.Truncate(0) // the name of a keeper that refused
+}
+
+// isNewest refuses an attempt after which there was another: whoever asks for it has
+// forgotten what became of that one.
+func (x *Executor) isNewest(job string, n int) error {
+	entries, err := os.ReadDir(x.JobDir(job))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if number, ok := strings.CutPrefix(e.Name(), "a"); ok {
+			if k, err := strconv.Atoi(number); err == nil && k > n {
+				return fmt.Errorf("%s is there: %w", e.Name(), ErrSpent)
+			}
+		}
+	}
+	return nil
 }
 
 func (a *Attempt) makeFolders() error {

@@ -258,6 +258,15 @@ func TestPrepare(t *testing.T) {
 	if _, err := b.x.Prepare("j", 1); !errors.Is(err, executor.ErrSpent) {
 		t.Errorf("prepare what is fenced: %v", err)
 	}
+	// Nor one after which there was another.
+	later, err := b.x.Prepare("k", 12)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later.Release()
+	if _, err := b.x.Prepare("k", 3); !errors.Is(err, executor.ErrSpent) {
+		t.Errorf("prepare an earlier one: %v", err)
+	}
 	for _, name := range []string{"", ".", "..", "a/b", "../j", "a\x00"} {
 		if _, err := b.x.Prepare(name, 1); !errors.Is(err, executor.ErrName) {
 			t.Errorf("prepare %q: %v", name, err)

@@ -166,8 +166,7 @@ func (a *attempt) run() error {
 	}
 	prepared, err := a.e.exec.Prepare(a.job.ID, a.n)
 	if errors.Is(err, executor.ErrSpent) || errors.Is(err, executor.ErrHeld) {
-		// The folder knows of a start that the store does not: it is of an earlier day.
-		return a.lost(executor.Found{}, jobs.EndedFolderGone, "an attempt of this number was started before the store was restored, which has forgotten it: "+err.Error())
+		return a.forgotten(err.Error())
 	}
 	if err != nil {
 		return a.never(&unfit{startReason(err), "the attempt's folder cannot be prepared: " + err.Error()})
