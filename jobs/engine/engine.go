@@ -186,7 +186,7 @@ func New(o Options) (*Engine, error) {
 		waiting:     waitingRooms{rooms: map[string]*waitingRoom{}},
 		retryDelay:  defaultRetryDelay,
 		vault:       v,
-		retention:   retention{wake: make(chan struct{}, 1)},
+		retention:   retention{wake: make(chan struct{}, 1), deciding: map[string]int{}},
 		sched:       newScheduler(slotSizes(runtime.NumCPU(), o.Facts.MemoryBytes, o.Limits.Slots), runtime.NumCPU(), o.Now),
 		confinement: keeper.ConfinementOn(keeper.Confine{}),
 		stopped:     stopped,

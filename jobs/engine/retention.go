@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -89,6 +90,73 @@ type retention struct {
 	mu     sync.Mutex
 	ended  int
 	status RetentionStatus
+
+	// naming is held while jobs are removed, and while a call says which it names.
+	naming   sync.Mutex
+	deciding map[string]int  // jobs that calls name which are being decided, with their number
+	named    map[string]bool // jobs that were named since the pass began; nil if none runs
+}
+
+// name keeps jobs from being removed while a call is decided that reads what they made,
+// or supersedes them. What the call finds from then on stays: once it is decided it is
+// refused, or open, which the next pass sees, and this one is told of here.
+func (r *retention) name(ids []string) (decided func()) {
+	r.naming.Lock()
+	defer r.naming.Unlock()
+	for _, id := range ids {
+		r.deciding[id]++
+		if r.named != nil {
+			r.named[id] = true
+		}
+	}
+	return func() {
+		r.naming.Lock()
+		defer r.naming.Unlock()
+		for _, id := range ids {
+			if r.deciding[id]--; r.deciding[id] == 0 {
+				delete(r.deciding, id)
+			}
+		}
+	}
+}
+
+// begin makes a pass be told of the jobs that are named until it is over.
+func (r *retention) begin() (over func()) {
+	r.naming.Lock()
+	defer r.naming.Unlock()
+	r.named = map[string]bool{}
+	for id := range r.deciding {
+		r.named[id] = true
+	}
+	return func() {
+		r.naming.Lock()
+		defer r.naming.Unlock()
+		r.named = nil
+	}
+}
+
+// namedJobs are those whose bytes or whose place a call asks for.
+func (e *Engine) namedJobs(req Request, args any) (ids []string) {
+	if req.Options.Supersedes != "" {
+		ids = append(ids, req.Options.Supersedes)
+	}
+	tool, ok := e.registry.Tool(req.Tool, req.ToolVersion)
+	if !ok {
+		return ids
+	}
+	for _, arg := range tool.Files(args) {
+		if id, ok := jobOf(arg.Value); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// jobOf is the job whose artifact a reference names.
+func jobOf(ref string) (id string, ok bool) {
+	rest, ok := strings.CutPrefix(ref, jobPrefix)
+	id, _, _ = strings.Cut(rest, "/")
+	return id, ok
 }
 
 // told counts an end.
@@ -155,9 +223,12 @@ func (e *Engine) retain() {
 
 // pruning says how a pass is made.
 type pruning struct {
-	strays bool      // also look for folders without a record
-	dry    bool      // remove nothing
-	now    time.Time // what ages count from; prune sets it
+	strays bool // also look for folders without a record
+	dry    bool // remove nothing
+
+	// Of the pass itself; prune sets them.
+	now     time.Time       // what ages count from
+	counted map[string]bool // jobs that a dry pass would have removed by now
 }
 
 // Prune makes a pass of retention now. olderThan, if it is not 0, counts instead of the
@@ -184,6 +255,7 @@ func (e *Engine) Prune(ctx context.Context, c Caller, olderThan time.Duration, d
 func (e *Engine) prune(ctx context.Context, r Retention, how pruning) (got Pruned, err error) {
 	e.retention.pass.Lock()
 	defer e.retention.pass.Unlock()
+	how.counted = map[string]bool{}
 	how.now = e.deadlines.least() // a clock that was set ahead makes nothing old
 	if !how.dry {
 		defer func() {
@@ -196,6 +268,7 @@ func (e *Engine) prune(ctx context.Context, r Retention, how pruning) (got Prune
 		return got, err // what the store has forgotten is looked at first; the folders are its proof
 	}
 	r = r.withDefaults()
+	defer e.retention.begin()()
 	spare, err := e.readByOpen(ctx)
 	if err != nil {
 		return got, err
@@ -234,8 +307,7 @@ func (e *Engine) readByOpen(ctx context.Context) (map[string]bool, error) {
 	spare := map[string]bool{}
 	for _, job := range open {
 		for _, in := range job.Inputs {
-			if rest, ok := strings.CutPrefix(in.Reference, jobPrefix); ok {
-				id, _, _ := strings.Cut(rest, "/")
+			if id, ok := jobOf(in.Reference); ok {
 				spare[id] = true
 			}
 		}
@@ -269,10 +341,7 @@ func (e *Engine) pruneJobs(ctx context.Context, ids []string, how pruning, got *
 		return nil
 	}
 	begun := time.Now()
-	gone, err := ids, error(nil)
-	if !how.dry {
-		gone, err = e.store.Prune(ctx, ids, "that are kept no longer")
-	}
+	gone, err := e.pruneRecords(ctx, ids, how)
 	got.Jobs += len(gone)
 	for _, id := range gone {
 		got.Bytes += folderBytes(e.exec.JobDir(id))
@@ -291,6 +360,26 @@ func (e *Engine) pruneJobs(ctx context.Context, ids []string, how pruning, got *
 	return err
 }
 
+// pruneRecords removes the records of jobs but of those that are named meanwhile, and of
+// those whose processes live on and are watched: the folder says whose they are.
+func (e *Engine) pruneRecords(ctx context.Context, ids []string, how pruning) (gone []string, err error) {
+	e.retention.naming.Lock()
+	defer e.retention.naming.Unlock()
+	e.mu.Lock()
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+		_, left := e.left[id]
+		return left || e.retention.named[id]
+	})
+	e.mu.Unlock()
+	if how.dry {
+		for _, id := range ids {
+			how.counted[id] = true
+		}
+		return ids, nil
+	}
+	return e.store.Prune(ctx, ids, "that are kept no longer")
+}
+
 // pruneBytes removes the oldest jobs until the folders of all are small enough together.
 func (e *Engine) pruneBytes(ctx context.Context, most int64, spare map[string]bool, how pruning, got *Pruned) error {
 	sizes, total := map[string]int64{}, int64(0)
@@ -299,21 +388,29 @@ func (e *Engine) pruneBytes(ctx context.Context, most int64, spare map[string]bo
 		return jobs.Errorf(jobs.CodeInternal, "list the folders of jobs: %w", err)
 	}
 	for _, folder := range folders {
-		sizes[folder.Name()] = folderBytes(e.exec.JobDir(folder.Name()))
-		total += sizes[folder.Name()]
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // an engine that stops leaves it to the next pass
+		}
+		if id := folder.Name(); !how.counted[id] {
+			sizes[id] = folderBytes(e.exec.JobDir(id))
+			total += sizes[id]
+		}
 	}
 	for _, folder := range folders { // by their ids, so the oldest first
 		id := folder.Name()
 		if total <= most || ctx.Err() != nil {
 			break
 		}
-		if spare[id] || !e.hasEnded(ctx, id) {
+		if spare[id] || how.counted[id] || !e.hasEnded(ctx, id) {
 			continue
 		}
+		before := got.Jobs
 		if err := e.pruneJobs(ctx, []string{id}, how, got); err != nil {
 			return err
 		}
-		total -= sizes[id]
+		if got.Jobs > before {
+			total -= sizes[id]
+		}
 	}
 	return nil //nolint:nilerr // an engine that stops leaves the rest to the next pass
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -165,6 +166,109 @@ func TestB09AFailingPurgeIsTold(t *testing.T) {
 	}
 	if status := h.RetentionStatus(); status.Failing != "" || !status.FailingSince.IsZero() || status.Failures != 2 {
 		t.Errorf("afterwards it is told as %+v", status)
+	}
+}
+
+// G3: a pass goes on for long, and calls come meanwhile. What one of them is to read or to
+// supersede stays, whether it is still being decided when the pass looks, or is accepted
+// after that; and so does the folder of a job whose tool lives on.
+func TestG3RetentionSparesWhatIsNamedMeanwhile(t *testing.T) {
+	t.Parallel()
+	made := manifest("make", "staged", "echo made > out/made.txt", `    slot: one
+    timeout: 1m
+artifacts: [{name: made, file: "'made.txt'", media_types: [text/plain], required: true}]
+result: "{'ok': true}"`)
+	for _, early := range []bool{true, false} {
+		t.Run(fmt.Sprintf("early=%v", early), func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, made, manifest("cat", "none", "cat in/input", plainResult))
+			read := h.await(h.mustCall(owner(), "make", "read", `{}`, jobs.Options{}).ID, settled)
+			old := h.await(h.mustCall(owner(), "make", "old", `{}`, jobs.Options{}).ID, settled)
+			h.await(h.mustCall(owner(), "make", "neither", `{}`, jobs.Options{}).ID, settled)
+			h.setClock(91 * 24 * time.Hour)
+			h.sched.close()
+			var reader *jobs.Job
+			call := func() {
+				reader = h.mustCall(owner(), "cat", "r", fmt.Sprintf(`{"input":"job:%s/made"}`, read.ID), jobs.Options{Supersedes: old.ID})
+			}
+			passed := &meanwhile{Store: h.Engine.store, found: call}
+			if early { // it is decided when the pass begins, and stored when the pass has looked
+				deciding, looked := make(chan struct{}), make(chan struct{})
+				h.store.deciding = func(context.Context) { close(deciding); <-looked }
+				accepted := make(chan struct{})
+				go func() { defer close(accepted); call() }()
+				<-deciding
+				passed.found = func() { close(looked); <-accepted }
+			}
+			h.retention.pass.Lock()
+			h.Engine.store = passed
+			h.retention.pass.Unlock()
+			if got, err := h.Prune(t.Context(), owner(), 0, false); err != nil || got.Jobs != 1 {
+				t.Errorf("removed %+v, %v", got, err)
+			}
+			h.sched.open()
+			h.dispatch()
+			h.wantState(h.await(reader.ID, settled), jobs.StateCompleted, jobs.EndOK)
+			if got, err := h.Prune(t.Context(), owner(), time.Millisecond, false); err != nil || got.Jobs < 2 {
+				t.Errorf("when nothing names them any more: %+v, %v", got, err)
+			}
+			if len(h.retention.deciding) > 0 || h.retention.named != nil {
+				t.Errorf("left over: %v and %v", h.retention.deciding, h.retention.named)
+			}
+		})
+	}
+	t.Run("living", func(t *testing.T) {
+		t.Parallel()
+		o := newOrphan(t, actTool(""), `{}`)
+		if _, err := o.Resolve(t.Context(), owner(), o.job.ID, jobs.StateFailed, "looked"); err != nil {
+			t.Fatal(err)
+		}
+		o.setClock(91 * 24 * time.Hour)
+		if got, err := o.Prune(t.Context(), owner(), 0, false); err != nil || got.Jobs != 0 {
+			t.Errorf("removed %+v, %v", got, err)
+		}
+		if !o.IsTool(o.started.Pid) {
+			t.Error("its tool is taken for a caller")
+		}
+	})
+}
+
+// meanwhile is a store of which something happens once it was asked what is too old.
+type meanwhile struct {
+	jobs.Store
+
+	once  sync.Once
+	found func()
+}
+
+func (s *meanwhile) Expired(ctx context.Context, q jobs.ExpiredQuery) (jobs.Expiry, error) {
+	found, err := s.Store.Expired(ctx, q)
+	if len(found.IDs) > 0 {
+		s.once.Do(s.found)
+	}
+	return found, err
+}
+
+// What a pass would remove is said once of each job, whatever it would be removed for.
+func TestDryPassCountsOnce(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, copyTool())
+	for i := range 5 {
+		job, err := h.copyUnder(fmt.Sprint("k", i), fmt.Sprint("out", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.await(job.ID, settled)
+	}
+	l := *h.bounds.Load()
+	l.Retention.Completed.Count, l.Retention.JobBytes = 2, 1
+	h.bounds.Store(&l)
+	would, err := h.Prune(t.Context(), owner(), 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := h.Prune(t.Context(), owner(), 0, false); err != nil || got.Jobs != would.Jobs || got.Bytes != would.Bytes {
+		t.Errorf("removed %+v, %v; it was said to be %+v", got, err, would)
 	}
 }
 

@@ -79,6 +79,7 @@ func (e *Engine) decideCall(ctx context.Context, c Caller, req Request, args any
 		return Receipt{}, refused{jobs.Errorf(jobs.CodeKeyRequired,
 			"%s does more than read, so the call needs an idempotency key of your choice; the same key again never starts it twice", tool.Tool)}
 	}
+	defer e.retention.name(e.namedJobs(req, args))()
 	j, err := e.admissible(ctx, c, req, args)
 	if err != nil {
 		return Receipt{}, err
