@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"runtime/debug"
+
+	"github.com/macexec/macexec/jobs"
 )
 
 // dispatch begins every job that the scheduler has given what it needs.
@@ -35,13 +38,20 @@ func (e *Engine) attend(id string, f func() (next func())) {
 	})
 }
 
-// contained runs f. A panic is a fault of macexec's own: it stops nothing else (promise
-// G13), and the job's records are looked at again.
+// contained runs f for a job that has its slot. A panic is a fault of macexec's own: it
+// stops nothing else (promise G13), and the job's records are looked at again.
 func (e *Engine) contained(id string, f func() (next func())) (next func()) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			err := fmt.Errorf("panic: %v\n%s", fault, debug.Stack())
 			next = func() { e.tryAgain(id, err) }
+			// The scheduler takes whoever has a slot for running. One that did not come
+			// to that waits on, and only while it has its slot is that sure to stay so.
+			e.guarded(func() {
+				if job, err := e.store.Get(context.Background(), id); err == nil && job.State == jobs.StateQueued {
+					e.sched.rest(id)
+				}
+			})
 		}
 	}()
 	return f()

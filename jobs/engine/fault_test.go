@@ -85,6 +85,56 @@ func TestG3EveryWriteMayFailOnce(t *testing.T) {
 	}
 }
 
+// TestG13APanicDelaysAJobOnly: whatever is done for a job may panic, before it begins, while
+// it runs and when it is woken after that. Its records are looked at again, and it goes on.
+func TestG13APanicDelaysAJobOnly(t *testing.T) {
+	t.Parallel()
+	type fault struct{ read, write int }
+	for _, fault := range []fault{{read: 1}, {read: 2}, {write: 1}, {write: 2}, {write: 3}, {write: 4}} {
+		t.Run(fmt.Sprintf("%+v", fault), func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, copyTool())
+			h.sched.close()
+			job := h.mustCall(owner(), "copy", "k", `{"output":"made.txt"}`, jobs.Options{})
+			before := h.store.reads(job.ID)
+			var panics atomic.Int32
+			at := func(now, want int) bool { return now == want && panics.Add(1) > 0 }
+			h.store.mu.Lock()
+			h.store.failRead = func(n int) error {
+				// One at which the job is to begin comes with one at which it is woken after that.
+				if at(n-before, fault.read) || fault.read > 0 && at(n-before, fault.read+2) {
+					panic("a fault")
+				}
+				return nil
+			}
+			h.store.mu.Unlock()
+			h.store.failing(false, func(n int) error {
+				if at(n, fault.write) {
+					panic("a fault")
+				}
+				return nil
+			})
+			h.sched.open()
+			h.dispatch()
+			for {
+				head := h.store.Head()
+				now, err := h.store.Store.Get(t.Context(), job.ID) // who awaits the end is not to panic
+				if job = now; err != nil || job.State.Settled() {
+					break
+				}
+				if err := h.store.Wait(t.Context(), head); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.wantState(job, jobs.StateCompleted, jobs.EndOK)
+			if panics.Load() == 0 || starts(job) != 1 {
+				t.Errorf("%d panics, %d starts", panics.Load(), starts(job))
+			}
+			h.wantNothingLeft()
+		})
+	}
+}
+
 // TestG6PlanOfUnknownCommitIsFinished: the plan's write cannot be told to be durable.
 // Its hidden names stay, and the next daemon finishes the plan.
 func TestG6PlanOfUnknownCommitIsFinished(t *testing.T) {

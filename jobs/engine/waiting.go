@@ -171,7 +171,16 @@ func (e *Engine) wakeIn(wait time.Duration, id string) {
 	}
 	w.timer = time.AfterFunc(wait, func() {
 		if e.isDue(id, w) {
-			e.goRun(func() { e.wake(id) })
+			e.goRun(func() {
+				woken := false
+				defer func() {
+					if !woken { // a panic, which is told of elsewhere
+						e.wakeIn(e.retryDelay, id)
+					}
+				}()
+				e.wake(id)
+				woken = true
+			})
 		}
 	})
 	e.wakeups[id] = w
