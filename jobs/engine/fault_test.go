@@ -160,6 +160,47 @@ func TestG6PlanOfUnknownCommitIsFinished(t *testing.T) {
 	h.nothingHidden()
 }
 
+// TestG6NothingIsLeftOfAJobThatHasEnded: the engine leaves, or dies, when the end of a job is
+// stored and before what the job does not need any more is removed.
+func TestG6NothingIsLeftOfAJobThatHasEnded(t *testing.T) {
+	t.Parallel()
+	for _, dies := range []bool{false, true} {
+		t.Run(fmt.Sprintf("dies=%v", dies), func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, copyTool())
+			h.store.failing(true, func(n int) error {
+				switch n {
+				case 4: // of the plan, which so cannot be carried out
+					h.write(h.project("made.txt"), "somebody's")
+				case 5: // of the end
+					if dies {
+						return jobs.Errorf(jobs.CodeCommitUnknown, "the engine does not live to hear of it")
+					}
+					h.leave()
+				}
+				return nil
+			})
+			job := h.await(h.submit("copy", `{"output":"made.txt"}`).ID, settled)
+			h.wantState(job, jobs.StateFailed, jobs.EndDestinationTaken)
+			h.Stop()
+			if dies {
+				if !h.planStored() {
+					t.Error("no hidden file was left, so nothing is tried")
+				}
+				h.store.failing(false, nil)
+				h.start()
+				if _, err := h.Prune(t.Context(), owner(), 0, false); err != nil {
+					t.Error(err)
+				}
+			}
+			h.nothingHidden()
+			if _, err := os.Stat(h.exec.AttemptDir(job.ID, 1).Work()); !os.IsNotExist(err) {
+				t.Errorf("the tool's folder: %v", err)
+			}
+		})
+	}
+}
+
 // planStored reports whether the next write is of a publish plan: the output lies
 // under its hidden name by then.
 func (h *host) planStored() bool {

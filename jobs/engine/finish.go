@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -469,16 +470,38 @@ func (a *attempt) delay(job *jobs.Job) time.Duration {
 }
 
 // tidy removes what a job that has ended, or waits for its next attempt, does not
-// need any more. It comes after the record: a crash in between leaves hidden files,
-// never a record that is not true.
+// need any more. It comes after the record: a crash in between leaves hidden files, which
+// a pass of retention takes away (see tidyAgain), never a record that is not true. A
+// leaving engine does it all the same: the next one has no reason to look at the job.
 func (a *attempt) tidy(job *jobs.Job) {
 	if !job.State.Terminal() && job.State != jobs.StateQueued {
 		return
 	}
 	if a.tool != nil && job.State.Terminal() {
-		a.takeBack(a.e.stopped, job)
+		a.takeBack(context.WithoutCancel(a.e.stopped), job)
 	}
 	if err := a.e.exec.Tidy(job.ID, a.n, len(job.Artifacts) > 0); err != nil {
 		a.e.log.Warn("an attempt's folder could not be tidied", "job_id", job.ID, "attempt", a.n, "error", err)
 	}
+}
+
+// tidyAgain does for a job that has ended what the engine that ended it did not live to do.
+func (e *Engine) tidyAgain(job *jobs.Job) {
+	e.mu.Lock()
+	_, attended := e.live[job.ID]
+	e.mu.Unlock()
+	untidy := slices.ContainsFunc(job.Attempts, func(at jobs.Attempt) bool {
+		_, err := os.Lstat(e.exec.AttemptDir(job.ID, at.N).Work())
+		return err == nil
+	})
+	if attended || !untidy {
+		return
+	}
+	secrets, err := e.vault.openAll(job)
+	a := &attempt{e: e, job: job, n: len(job.Attempts), secrets: secrets, sealed: err != nil}
+	if err := a.load(); err != nil {
+		e.log.Warn("the manifest of a job that was not tidied cannot be read; a hidden file of it may stay in its project", "job_id", job.ID, "error", err)
+	}
+	a.tidy(job)
+	e.tidyJob(job)
 }

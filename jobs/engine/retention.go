@@ -422,7 +422,7 @@ func (e *Engine) hasEnded(ctx context.Context, id string) bool {
 }
 
 // pruneStrays removes folders of jobs that have no record: those that a crash left when
-// the record was pruned.
+// the record was pruned. What a crash left of jobs that had just ended goes, too.
 func (e *Engine) pruneStrays(ctx context.Context, how pruning, got *Pruned) error {
 	folders, err := os.ReadDir(e.exec.Root())
 	if err != nil {
@@ -435,10 +435,14 @@ func (e *Engine) pruneStrays(ctx context.Context, how pruning, got *Pruned) erro
 		}
 		id := folder.Name()
 		info, err := folder.Info()
-		if err != nil || !folder.IsDir() || !strings.HasSuffix(id, "-"+e.store.HostID()) || how.now.Sub(info.ModTime()) < strayAge {
+		if err != nil || !folder.IsDir() || !strings.HasSuffix(id, "-"+e.store.HostID()) {
 			continue
 		}
-		if _, err := e.store.Get(ctx, id); jobs.CodeOf(err) != jobs.CodeJobNotFound {
+		job, missing := e.store.Get(ctx, id)
+		if missing == nil && job.State.Terminal() && !how.dry {
+			e.tidyAgain(job)
+		}
+		if jobs.CodeOf(missing) != jobs.CodeJobNotFound || how.now.Sub(info.ModTime()) < strayAge {
 			continue
 		}
 		got.Bytes += folderBytes(e.exec.JobDir(id))
