@@ -176,8 +176,22 @@ func ReadStopRequest(d Dir) (StopRequest, error) {
 	return s, err
 }
 
-// WriteStopRequest stores a stop request durably. The first one stands.
-func WriteStopRequest(d Dir, s StopRequest) error { return writeOnce(d.StopRequest(), s) }
+// WriteStopRequest stores a stop request durably. The first one stands. On a full disk it
+// is the name alone, which is all that a keeper looks for: it may be its tool that has
+// filled the disk.
+func WriteStopRequest(d Dir, s StopRequest) error {
+	err := writeOnce(d.StopRequest(), s)
+	if !isDiskFull(err) {
+		return err
+	}
+	return restoring(d.StopRequest(), func() error {
+		f, err := os.OpenFile(d.StopRequest(), os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Close(), syncFolder(d.Keeper()))
+	})
+}
 
 // WriteFence stores the fence durably. The caller holds the attempt's lock.
 func WriteFence(d Dir, f Fence) error { return writeOnce(d.Fenced(), f) }
