@@ -59,8 +59,11 @@ func (a *attempt) verify(found executor.Found) error {
 			return bad("what the tool printed is not what its manifest says: " + err.Error())
 		}
 	}
-	artifacts, why := a.keepArtifacts(ctx)
-	if why != "" {
+	artifacts, why, err := a.keepArtifacts(ctx)
+	switch {
+	case startReason(err) == jobs.EndDiskFull && a.e.stopped.Err() == nil:
+		return a.endBy(found, jobs.EndedDiskFull, why)
+	case why != "":
 		return bad(why)
 	}
 	steps, err := a.variant.After(ctx, a.vars)
@@ -125,8 +128,9 @@ func (a *attempt) reload(ctx context.Context) error {
 	return a.lookBefore(ctx)
 }
 
-// keepArtifacts takes the tool's outputs out of its reach.
-func (a *attempt) keepArtifacts(ctx context.Context) ([]jobs.Artifact, string) {
+// keepArtifacts takes the tool's outputs out of its reach, or says in words why that cannot
+// be done, and by which error.
+func (a *attempt) keepArtifacts(ctx context.Context) ([]jobs.Artifact, string, error) {
 	var list []jobs.Artifact
 	for _, spec := range a.tool.Artifacts {
 		var made []jobs.Artifact
@@ -141,16 +145,16 @@ func (a *attempt) keepArtifacts(ctx context.Context) ([]jobs.Artifact, string) {
 		case isNotExist(err) && !spec.Required, errors.Is(err, files.ErrEmpty) && !spec.Required && spec.Folder():
 			continue // a folder is there before the tool is, so an empty one is none
 		case isNotExist(err):
-			return nil, fmt.Sprintf("the tool exited with 0 but made no %s", spec.Name)
+			return nil, fmt.Sprintf("the tool exited with 0 but made no %s", spec.Name), err
 		case errors.Is(err, files.ErrEmpty):
-			return nil, fmt.Sprintf("the tool exited with 0 but its %s is empty", spec.Name)
+			return nil, fmt.Sprintf("the tool exited with 0 but its %s is empty", spec.Name), err
 		case err != nil:
-			return nil, fmt.Sprintf("the %s cannot be taken: %s", spec.Name, plainMessage(err))
+			return nil, fmt.Sprintf("the %s cannot be taken: %s", spec.Name, plainMessage(err)), err
 		}
 		list = append(list, made...)
 		a.vars.Artifacts[spec.Name] = seen
 	}
-	return list, ""
+	return list, "", nil
 }
 
 func (a *attempt) keepFile(ctx context.Context, spec schemas.ArtifactSpec) ([]jobs.Artifact, schemas.Artifact, error) {
