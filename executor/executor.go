@@ -153,37 +153,46 @@ func freeLock(f *os.File) {
 // Remove deletes the folder of a job and everything in it. It refuses while one
 // of its attempts is held.
 func (x *Executor) Remove(job string) error {
-	if err := checkName(job); err != nil {
-		return err
-	}
-	x.locks.Lock()
-	defer x.locks.Unlock()
-	entries, err := os.ReadDir(x.JobDir(job))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	free, err := x.seize(job)
 	if err != nil {
 		return err
 	}
-	var held []*os.File // until everything is gone
-	defer func() {
-		for _, lock := range held {
-			freeLock(lock)
-		}
-	}()
-	for _, e := range entries {
-		lock, err := takeLock(Dir(filepath.Join(x.JobDir(job), e.Name())), false)
-		switch {
-		case err == nil:
-			held = append(held, lock)
-		case errors.Is(err, ErrHeld):
-			return fmt.Errorf("remove %s: %w", job, err)
-		}
-	}
+	defer free()
 	root, err := os.OpenRoot(x.root)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	return removeAll(root, job)
+}
+
+// seize takes the locks of all attempts of a job. It does not keep others from theirs
+// until they are freed: to remove a large folder takes its time.
+func (x *Executor) seize(job string) (free func(), err error) {
+	if err := checkName(job); err != nil {
+		return nil, err
+	}
+	x.locks.Lock()
+	defer x.locks.Unlock()
+	entries, err := os.ReadDir(x.JobDir(job))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var held []*os.File
+	free = func() {
+		for _, lock := range held {
+			freeLock(lock)
+		}
+	}
+	for _, e := range entries {
+		lock, err := takeLock(Dir(filepath.Join(x.JobDir(job), e.Name())), false)
+		switch {
+		case err == nil:
+			held = append(held, lock)
+		case errors.Is(err, ErrHeld):
+			free()
+			return nil, fmt.Errorf("remove %s: %w", job, err)
+		}
+	}
+	return free, nil
 }
