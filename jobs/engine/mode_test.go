@@ -42,8 +42,8 @@ func TestPausedHostStartsNothing(t *testing.T) {
 	if w := second.WaitingFor; second.State != jobs.StateQueued || w == nil || w.Kind != jobs.WaitPaused {
 		t.Errorf("a call that came to a paused host is %s and waits for %+v", second.State, w)
 	}
+	h.letGo(first.ID)
 	for range 2 {
-		h.letGo(first.ID)
 		h.wantState(h.await(first.ID, settled), jobs.StateCompleted, jobs.EndOK)
 		if job, err := h.Job(t.Context(), owner(), second.ID); err != nil || job.State != jobs.StateQueued || job.WaitingFor.Kind != jobs.WaitPaused {
 			t.Errorf("the other job is %s and waits for %+v, %v", job.State, job.WaitingFor, err)
