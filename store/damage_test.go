@@ -361,3 +361,52 @@ func FuzzBesideTheRecords(f *testing.F) {
 		_, _ = entrySize(key, raw)
 	})
 }
+
+// G13: whatever Seq a row says that it is of, the other jobs are listed, and nobody looks
+// through chunks that were never begun.
+func TestFlippedSeqs(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{bucketOrder, bucketRecent} {
+		for _, newest := range []bool{false, true} {
+			for bit := range 64 {
+				t.Run(fmt.Sprintf("%s, newest: %t, bit %d", name, newest, bit), func(t *testing.T) {
+					t.Parallel()
+					testFlippedSeq(t, name, newest, bit)
+				})
+			}
+		}
+	}
+}
+
+func testFlippedSeq(t *testing.T, bucket string, newest bool, bit int) {
+	s := openNew(t)
+	s.noRows = bucket == bucketOrder
+	const number = 6
+	for n := range number {
+		submit(t, s, n)
+	}
+	edit(t, s, func(tx *bbolt.Tx) error {
+		b := tx.Bucket([]byte(bucket))
+		k, raw := b.Cursor().First()
+		if newest {
+			k, raw = b.Cursor().Last()
+		}
+		k, raw = bytes.Clone(k), bytes.Clone(raw)
+		flipped := encodeU64(decodeU64(k) ^ 1<<bit)
+		if b.Get(flipped) != nil {
+			return nil // of two rows at one place there is no telling
+		}
+		return errors.Join(b.Delete(k), b.Put(flipped, raw))
+	})
+	page, err := s.List(t.Context(), jobs.Query{Principal: "orchestrator"})
+	if err != nil || len(page.Jobs) < number-1 {
+		t.Errorf("listed %d jobs, %v", len(page.Jobs), err)
+	}
+	if _, err := s.Expired(t.Context(), jobs.ExpiredQuery{State: jobs.StateCompleted, Limit: 1, Before: storetest.Time()}); err != nil {
+		t.Error(err)
+	}
+	submit(t, s, number)
+	if page, err := s.List(t.Context(), jobs.Query{ToolCall: fmt.Sprint("call-", number)}); err != nil || len(page.Jobs) != 1 {
+		t.Errorf("the next job: %d, %v", len(page.Jobs), err)
+	}
+}

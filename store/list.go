@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 
@@ -203,16 +205,8 @@ type bounded struct {
 // set back.
 func (l *listing) chunks(indexed, order *bbolt.Bucket, recent *newestSets, below string) []bounded {
 	places := order.Cursor()
-	oldest, _ := places.First()
-	newest, _ := places.Last()
-	first, last := chunkOf(decodeU64(oldest)), chunkOf(max(decodeU64(newest), recent.last))
-	for chunk := range recent.bounds {
-		if oldest == nil || chunk < first {
-			first, oldest = chunk, encodeU64(uint64(chunk)*chunkJobs)
-		}
-	}
-	list := make([]bounded, 0, last-first+1)
-	for number := first; number <= last; number++ {
+	var list []bounded
+	for _, number := range chunksOf(indexed, order, recent) {
 		c := bounded{number: number}
 		some, here := recent.bounds[number]
 		raw := indexed.Get(summaryKey(number))
@@ -235,6 +229,34 @@ func (l *listing) chunks(indexed, order *bbolt.Bucket, recent *newestSets, below
 	}
 	slices.SortFunc(list, func(a, b bounded) int { return cmp.Compare(b.highest, a.highest) })
 	return list
+}
+
+// chunksOf returns the chunks that any row is of, ascending. It goes from one that there
+// is to the next: a damaged row, which may be of any, then costs one more and not millions.
+func chunksOf(indexed, order *bbolt.Bucket, recent *newestSets) []uint32 {
+	found := map[uint32]bool{}
+	for chunk := range recent.bounds {
+		found[chunk] = true
+	}
+	sets, places := indexed.Cursor(), order.Cursor()
+	for from := uint64(0); from <= math.MaxUint32; {
+		next := uint64(math.MaxUint32) + 1
+		if k, _ := sets.Seek(binary.BigEndian.AppendUint32(nil, uint32(from))); len(k) >= 4 {
+			next = uint64(binary.BigEndian.Uint32(k))
+		}
+		k, _ := places.Seek(encodeU64(from * chunkJobs))
+		for k != nil && len(k) != 8 {
+			k, _ = places.Next()
+		}
+		if k != nil {
+			next = min(next, decodeU64(k)/chunkJobs)
+		}
+		if next <= math.MaxUint32 {
+			found[uint32(next)] = true
+		}
+		from = next + 1
+	}
+	return slices.Sorted(maps.Keys(found))
 }
 
 // anyIn reports whether bucket order has a job of a chunk.

@@ -48,8 +48,7 @@ type expiredWalk struct {
 	order   *bbolt.Bucket
 	records *bbolt.Bucket
 	recent  *newestSets
-	first   uint32 // chunk
-	last    uint32
+	chunks  []uint32
 }
 
 func newExpiredWalk(tx *bbolt.Tx, q jobs.ExpiredQuery) *expiredWalk {
@@ -57,16 +56,13 @@ func newExpiredWalk(tx *bbolt.Tx, q jobs.ExpiredQuery) *expiredWalk {
 		q: q, state: valueOf(ofState, string(q.State)), recent: newNewestSets(tx, nil),
 		indexed: tx.Bucket([]byte(bucketIndex)), order: tx.Bucket([]byte(bucketOrder)), records: tx.Bucket([]byte(bucketJobs)),
 	}
-	c := w.order.Cursor()
-	oldest, _ := c.First()
-	newest, _ := c.Last()
-	w.first, w.last = chunkOf(decodeU64(oldest)), chunkOf(max(decodeU64(newest), w.recent.last))
+	w.chunks = chunksOf(w.indexed, w.order, w.recent)
 	return w
 }
 
 // count is how many jobs are in the state.
 func (w *expiredWalk) count() (n int) {
-	for chunk := w.first; chunk <= w.last; chunk++ {
+	for _, chunk := range w.chunks {
 		key := placeOf(chunk, w.state)
 		if s, err := decodeSet(w.indexed.Get(key[:])); err == nil {
 			n += s.size()
@@ -78,7 +74,10 @@ func (w *expiredWalk) count() (n int) {
 // run looks at some jobs and says where to go on, if there is more to look at.
 func (w *expiredWalk) run(from uint64, excess *int, found *jobs.Expiry) (next uint64, more bool) {
 	looked := 0
-	for chunk := max(w.first, chunkOf(from)); chunk <= w.last; chunk++ {
+	for _, chunk := range w.chunks {
+		if chunk < chunkOf(from) {
+			continue
+		}
 		s := lookUp(w.indexed, chunk, w.state)
 		if s == nil {
 			continue

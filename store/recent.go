@@ -111,7 +111,7 @@ func newestJobs(tx *bbolt.Tx) (list []recentJob) {
 // another, newest id first. A damaged one has nothing kept of it.
 func readAnew(records *bbolt.Bucket, from, behind uint64) (list []recentJob) {
 	c := records.Cursor()
-	for k, raw := c.Last(); k != nil && uint64(len(list)) < behind-from; k, raw = c.Prev() {
+	for k, raw := c.Last(); k != nil && from < behind && uint64(len(list)) < behind-from; k, raw = c.Prev() {
 		if seq := seqOf(raw); seq < from || seq >= behind {
 			continue
 		}
@@ -139,14 +139,12 @@ type newestSets struct {
 	jobs   map[uint64]recentJob // by Seq
 	sets   map[indexPlace]*set  // which of them have the wanted values
 	bounds map[uint32]summary   // of those of a chunk
-	last   uint64               // Seq
 }
 
 func newNewestSets(tx *bbolt.Tx, wanted []value) *newestSets {
 	n := &newestSets{jobs: map[uint64]recentJob{}, sets: map[indexPlace]*set{}, bounds: map[uint32]summary{}}
 	for _, j := range newestJobs(tx) {
 		n.jobs[j.seq] = j
-		n.last = max(n.last, j.seq)
 		chunk := chunkOf(j.seq)
 		n.bounds[chunk] = n.bounds[chunk].with(j.at, j.id)
 		for _, v := range j.values {
