@@ -2,9 +2,11 @@ package store
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -408,5 +410,60 @@ func testFlippedSeq(t *testing.T, bucket string, newest bool, bit int) {
 	submit(t, s, number)
 	if page, err := s.List(t.Context(), jobs.Query{ToolCall: fmt.Sprint("call-", number)}); err != nil || len(page.Jobs) != 1 {
 		t.Errorf("the next job: %d, %v", len(page.Jobs), err)
+	}
+}
+
+// keysOf returns where the root of bucket keys is, in a file that is closed.
+func keysOf(t *testing.T, path string) (raw []byte, root uint64) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
+	if err == nil {
+		err = db.View(func(tx *bbolt.Tx) error { root = uint64(tx.Bucket([]byte(bucketKeys)).RootPage()); return nil })
+	}
+	if err == nil {
+		raw, err = os.ReadFile(path)
+	}
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return raw, root
+}
+
+// G4: a page that leads to keys, and that says that it leads to fewer of them, is refused
+// at the start: behind it keys that were used would be free.
+func TestG4HiddenKeysAreNoticedAtTheStart(t *testing.T) {
+	t.Parallel()
+	for name, number := range map[string]int{"in pages": 100, "in the page of buckets": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "store.db")
+			s := openAt(t, path)
+			for n := range number {
+				submit(t, s, n)
+			}
+			_ = s.Close()
+			raw, root := keysOf(t, path)
+			lower := func(count []byte) {
+				if n := binary.NativeEndian.Uint16(count); n > 0 {
+					binary.NativeEndian.PutUint16(count, n-1)
+				}
+			}
+			if root > 0 {
+				lower(raw[int(root)*os.Getpagesize()+10:])
+			}
+			behind := []byte("keys" + strings.Repeat("\x00", bucketHeaderSize)) // is its page, if it has none of its own
+			for at := raw; bytes.Contains(at, behind); {
+				at = at[bytes.Index(at, behind)+len(behind):]
+				lower(at[10:])
+			}
+			if err := os.WriteFile(path, raw, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Open(t.Context(), Options{Path: path})
+			wantCode(t, err, jobs.CodeStoreFailed)
+			if problems, err := Check(path); err == nil && len(problems) == 0 {
+				t.Error("Check finds nothing")
+			}
+		})
 	}
 }

@@ -53,7 +53,7 @@ func (w *pageWalk) all() {
 	if w.meta.freelist != noFreelist {
 		w.freelist(w.meta.freelist)
 	}
-	w.tree(w.meta.root, 0)
+	w.tree(w.meta.root, true, 0)
 	for id := range w.meta.highWater {
 		if w.used.has(id) && w.free.has(id) {
 			w.problemf("page %d is used and in the free list", id)
@@ -142,15 +142,16 @@ func (w *pageWalk) freelist(id uint64) {
 	}
 }
 
-func (w *pageWalk) tree(id uint64, depth int) {
+// tree follows a tree from its root, or from a page below that. Only a root may be empty.
+func (w *pageWalk) tree(id uint64, root bool, depth int) {
 	flags, count, b, ok := w.page(id)
 	switch {
 	case !ok:
 	case depth > maxTreeDepth:
 		w.problemf("page %d lies too deep", id)
 	case flags == pageFlagBranch && count > 0:
-		w.branch(id, b, count, depth)
-	case flags == pageFlagLeaf:
+		w.children(id, b, count, func(_ []byte, child uint64) { w.tree(child, false, depth+1) })
+	case flags == pageFlagLeaf && (count > 0 || root):
 		w.leaf(fmt.Sprintf("page %d", id), b, count, depth)
 	default:
 		w.problemf("page %d is no page of a tree: flags %#x, %d elements", id, flags, count)
@@ -165,14 +166,17 @@ func slice(b []byte, at, n uint64) ([]byte, bool) {
 	return b[at : at+n], true
 }
 
-func (w *pageWalk) branch(id uint64, b []byte, count, depth int) {
-	w.children(id, b, count, func(child uint64) { w.tree(child, depth+1) })
-}
+// dataOf is where the keys and values of a page with so many elements begin. bbolt puts
+// them right behind the elements, one behind the other, so a number of elements that is
+// too low, which would hide the last ones, leaves a gap there.
+func dataOf(count int) uint64 { return uint64(pageHeaderSize + count*elementSize) }
 
-// children shows the pages that a branch page leads to.
-func (w *pageWalk) children(id uint64, b []byte, count int, show func(child uint64)) {
+// children shows the pages that a branch page leads to, each with the first key that may
+// be there.
+func (w *pageWalk) children(id uint64, b []byte, count int, show func(key []byte, child uint64)) {
 	order := binary.NativeEndian
 	var previous []byte
+	next := dataOf(count)
 	for i := range count {
 		at := uint64(pageHeaderSize + i*elementSize)
 		e, ok := slice(b, at, elementSize)
@@ -180,38 +184,52 @@ func (w *pageWalk) children(id uint64, b []byte, count int, show func(child uint
 			w.problemf("page %d ends before its element %d", id, i)
 			return
 		}
-		key, ok := slice(b, at+uint64(order.Uint32(e)), uint64(order.Uint32(e[4:])))
-		if !ok || i > 0 && bytes.Compare(previous, key) >= 0 {
+		keyAt := at + uint64(order.Uint32(e))
+		key, ok := slice(b, keyAt, uint64(order.Uint32(e[4:])))
+		if !ok || keyAt != next || i > 0 && bytes.Compare(previous, key) >= 0 {
 			w.problemf("page %d: element %d is damaged", id, i)
 			return
 		}
-		previous = key
-		show(order.Uint64(e[8:]))
+		previous, next = key, keyAt+uint64(len(key))
+		show(key, order.Uint64(e[8:]))
 	}
 }
 
-func (w *pageWalk) leaf(name string, b []byte, count, depth int) {
+// rows shows the keys and values of a leaf page and returns where they end.
+func (w *pageWalk) rows(name string, b []byte, count int, show func(flags uint32, key, value []byte)) (end uint64) {
 	order := binary.NativeEndian
-	var previous []byte
+	end = dataOf(count)
 	for i := range count {
 		at := uint64(pageHeaderSize + i*elementSize)
 		e, ok := slice(b, at, elementSize)
 		if !ok {
 			w.problemf("%s ends before its element %d", name, i)
-			return
+			return end
 		}
 		keyAt, keyLen := at+uint64(order.Uint32(e[4:])), uint64(order.Uint32(e[8:]))
 		key, ok1 := slice(b, keyAt, keyLen)
 		value, ok2 := slice(b, keyAt+keyLen, uint64(order.Uint32(e[12:])))
-		if !ok1 || !ok2 || i > 0 && bytes.Compare(previous, key) >= 0 {
+		if !ok1 || !ok2 || keyAt != end {
 			w.problemf("%s: element %d is damaged", name, i)
-			return
+			return end
+		}
+		end = keyAt + keyLen + uint64(len(value))
+		show(order.Uint32(e), key, value)
+	}
+	return end
+}
+
+func (w *pageWalk) leaf(name string, b []byte, count, depth int) (end uint64) {
+	var previous []byte
+	return w.rows(name, b, count, func(flags uint32, key, value []byte) {
+		if previous != nil && bytes.Compare(previous, key) >= 0 {
+			w.problemf("%s: its keys are not in their order", name)
 		}
 		previous = key
-		if order.Uint32(e)&leafFlagBucket != 0 {
+		if flags&leafFlagBucket != 0 {
 			w.bucket(fmt.Sprintf("bucket %q", key), value, depth)
 		}
-	}
+	})
 }
 
 // bucket follows a bucket's value: the page of its root, or, when that is 0, a
@@ -227,7 +245,7 @@ func (w *pageWalk) bucket(name string, value []byte, depth int) {
 		w.skeleton(name, root)
 		return
 	case root != 0:
-		w.tree(root, depth+1)
+		w.tree(root, true, depth+1)
 		return
 	}
 	inline := value[bucketHeaderSize:]
@@ -235,5 +253,7 @@ func (w *pageWalk) bucket(name string, value []byte, depth int) {
 		w.problemf("%s is damaged", name)
 		return
 	}
-	w.leaf(name, inline, int(order.Uint16(inline[10:])), depth+1)
+	if end := w.leaf(name, inline, int(order.Uint16(inline[10:])), depth+1); end != uint64(len(inline)) {
+		w.problemf("%s has %d bytes, of which its elements are %d", name, len(inline), end)
+	}
 }

@@ -38,7 +38,7 @@ func (w *pageWalk) skeleton(name string, root uint64) {
 			switch {
 			case !ok, flags == pageFlagLeaf:
 			case flags == pageFlagBranch && count > 0:
-				w.children(id, b, count, func(child uint64) { next = append(next, child) })
+				w.children(id, b, count, func(_ []byte, child uint64) { next = append(next, child) })
 			default:
 				w.problemf("page %d of %s is no branch of a tree: flags %#x, %d elements", id, name, flags, count)
 			}
