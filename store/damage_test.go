@@ -467,3 +467,98 @@ func TestG4HiddenKeysAreNoticedAtTheStart(t *testing.T) {
 		})
 	}
 }
+
+// G4: no bit of a page with keys makes a key free that was used, whether its job is there
+// or pruned: not one of what says where they are, nor, of a key whose job is there, one of
+// those that it lies under.
+func TestG4NoFlippedBitFreesAKey(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	s := openAt(t, path)
+	const number = 200
+	var pruned []string
+	for n := range number {
+		if id := submit(t, s, n).ID; n%2 == 0 {
+			if _, err := s.Update(t.Context(), id, storetest.Cancel); err != nil {
+				t.Fatal(err)
+			}
+			pruned = append(pruned, id)
+		}
+	}
+	if gone, err := s.Prune(t.Context(), pruned, "for a test"); err != nil || len(gone) != len(pruned) {
+		t.Fatal(gone, err)
+	}
+	for _, bucket := range []string{bucketKeys, bucketTombstones} {
+		from, count := firstLeaf(t, s, bucket)
+		behind := from + int64(dataOf(count))
+		if bucket == bucketKeys {
+			behind += int64(len(keyPlace(jobs.Key{})))
+		}
+		for at := from + 8; at < behind; at++ { // which page it is, at the start of it, bbolt checks
+			testFlippedByte(t, s, at, number)
+		}
+	}
+}
+
+// firstLeaf returns where in the file the first of several leaf pages of a bucket begins.
+func firstLeaf(t *testing.T, s *Store, bucket string) (at int64, count int) {
+	t.Helper()
+	err := s.view(t.Context(), func(tx *bbolt.Tx) error {
+		head, err := inspectFile(s.file, tx.Size())
+		if err != nil {
+			return err
+		}
+		w := newPageWalk(s.file, head.current)
+		for id, depth := uint64(tx.Bucket([]byte(bucket)).RootPage()), 0; ; depth++ {
+			flags, n, raw, ok := w.page(id)
+			if !ok || flags == pageFlagLeaf && depth == 0 {
+				return fmt.Errorf("bucket %s has no leaf pages: %q", bucket, w.problems)
+			}
+			if flags == pageFlagLeaf {
+				at, count = int64(id)*head.current.pageSize, n
+				return nil
+			}
+			id = 0
+			w.children(id, raw, n, func(_ []byte, child uint64) {
+				if id == 0 {
+					id = child
+				}
+			})
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at, count
+}
+
+// testFlippedByte flips one bit of a byte in the file of an open store, looks all keys up,
+// and makes it right again.
+func testFlippedByte(t *testing.T, s *Store, at int64, keys int) {
+	t.Helper()
+	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], at); err != nil {
+		t.Fatal(err)
+	}
+	good, bit := b[0], byte(1)<<(at%8)
+	b[0] ^= bit
+	if _, err := f.WriteAt(b[:], at); err != nil {
+		t.Fatal(err)
+	}
+	for n := range keys {
+		key := jobs.Key{Principal: "orchestrator", Text: fmt.Sprint("key-", n)}
+		if _, err := s.LookupKey(t.Context(), key); jobs.CodeOf(err) == jobs.CodeJobNotFound {
+			t.Errorf("byte %d of page %d, bit %#x: key %d is free", at%int64(os.Getpagesize()), at/int64(os.Getpagesize()), bit, n)
+			break
+		}
+	}
+	b[0] = good
+	if _, err := f.WriteAt(b[:], at); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -40,7 +40,7 @@ type pageWalk struct {
 	problems
 	f       *os.File
 	meta    metaPage
-	used    pageSet
+	used    pageSet // nil: nobody asks
 	free    pageSet
 	shallow bool // leaves of the records are not read (skeleton.go)
 }
@@ -72,6 +72,9 @@ func (s pageSet) add(id uint64) { s[id/64] |= 1 << (id % 64) }
 
 // take marks a page as used, or says that it was before.
 func (w *pageWalk) take(id uint64) bool {
+	if w.used == nil {
+		return true
+	}
 	if w.used.has(id) {
 		w.problemf("page %d is used twice", id)
 		return false

@@ -101,16 +101,31 @@ func (t tombstone) acceptedAt() time.Time {
 
 // keyRecord returns what is known of a key, nil if it is free.
 func (s *Store) keyRecord(tx *bbolt.Tx, key jobs.Key, place []byte) (*jobs.KeyRecord, error) {
-	if raw := tx.Bucket([]byte(bucketKeys)).Get(place); raw != nil {
+	raw := tx.Bucket([]byte(bucketKeys)).Get(place)
+	if raw == nil {
+		start, err := encodeJSON(struct {
+			Key jobs.Key `json:"key"` // as in jobs.KeyRecord, where more follows
+		}{key})
+		if err != nil {
+			return nil, err
+		}
+		start = bytes.TrimSuffix(start, []byte("}"))
+		if raw, err = s.hidden(tx, bucketKeys, place, func(value []byte) bool { return bytes.HasPrefix(value, start) }); err != nil {
+			return nil, err
+		}
+	}
+	if raw != nil {
 		record, err := s.keys.decode(place, raw)
 		if err != nil {
 			return nil, err
 		}
 		return &record, nil
 	}
-	raw := tx.Bucket([]byte(bucketTombstones)).Get(tombstoneKey(place))
-	if raw == nil {
-		return nil, nil //nolint:nilnil // it is free, which is no error
+	if raw = tx.Bucket([]byte(bucketTombstones)).Get(tombstoneKey(place)); raw == nil {
+		var err error
+		if raw, err = s.hidden(tx, bucketTombstones, tombstoneKey(place), func([]byte) bool { return false }); raw == nil || err != nil {
+			return nil, err
+		}
 	}
 	t, ok := decodeTombstone(raw, s.hostID)
 	if !ok {
