@@ -55,7 +55,8 @@ func Check(path string) (problems []string, err error) {
 			for err := range tx.Check() {
 				c.problemf("bbolt: %v", err)
 			}
-			return c.run(tx)
+			c.run(tx)
+			return nil
 		})
 	})
 	return c.problems, err
@@ -65,6 +66,7 @@ func Check(path string) (problems []string, err error) {
 // the records.
 type checker struct {
 	problems
+	older  bool // an upgrade makes anew what the store has beside its records
 	jobs   map[string]jobSummary
 	jobSeq uint64
 	pinned int // pins that jobs must have
@@ -80,26 +82,32 @@ type jobSummary struct {
 	damaged  bool
 }
 
-func (c *checker) run(tx *bbolt.Tx) error {
-	for _, name := range buckets() {
+func (c *checker) run(tx *bbolt.Tx) {
+	need := buckets()
+	if c.older = readSchemaVersion(tx) < schemaVersion(migrations()); c.older {
+		need = firstBuckets()
+	}
+	for _, name := range need {
 		if tx.Bucket([]byte(name)) == nil {
 			c.problemf("bucket %s is missing", name)
 		}
 	}
 	if len(c.problems) > 0 {
-		return nil
+		return
 	}
 	c.checkMeta(tx)
 	c.checkJobs(tx)
 	c.checkKeys(tx)
-	c.checkTombstones(tx)
-	c.checkOpen(tx)
 	c.checkJournal(tx)
 	c.checkFiles(tx)
+	if c.older {
+		return
+	}
+	c.checkTombstones(tx)
+	c.checkOpen(tx)
 	c.checkPins(tx)
 	c.checkClosed(tx)
 	c.checkUsage(tx)
-	return nil
 }
 
 func (c *checker) checkMeta(tx *bbolt.Tx) {
@@ -121,7 +129,11 @@ func (c *checker) checkMeta(tx *bbolt.Tx) {
 
 func (c *checker) checkJobs(tx *bbolt.Tx) {
 	c.jobs = map[string]jobSummary{}
-	index, damaged := newIndexCheck(c, tx), 0
+	var index *indexCheck
+	if !c.older {
+		index = newIndexCheck(c, tx)
+	}
+	damaged := 0
 	seqs := map[uint64]string{}
 	keys, pins := tx.Bucket([]byte(bucketKeys)), tx.Bucket([]byte(bucketPins))
 	_ = tx.Bucket([]byte(bucketJobs)).ForEach(func(k, raw []byte) error {
@@ -137,12 +149,6 @@ func (c *checker) checkJobs(tx *bbolt.Tx) {
 		place := keyPlace(jobs.Key{Principal: job.Principal, Text: job.Key})
 		link, _, _ := splitLink(raw)
 		c.jobs[id] = jobSummary{place: string(place), newest: link, seq: job.Seq, revision: job.Revision, state: job.State}
-		for _, digest := range uploadsOf(job) {
-			if !has(pins, pinKey(digest, id)) {
-				c.problemf("job %s reads the file sha256:%s but does not pin it", id, digest)
-			}
-			c.pinned++
-		}
 		if other, taken := seqs[job.Seq]; taken {
 			c.problemf("job %s has the seq %d of job %s", id, job.Seq, other)
 		}
@@ -156,11 +162,22 @@ func (c *checker) checkJobs(tx *bbolt.Tx) {
 		if keys.Get(place) == nil {
 			c.problemf("job %s: its key has no record", id)
 		}
+		if c.older {
+			return nil
+		}
+		for _, digest := range uploadsOf(job) {
+			if !has(pins, pinKey(digest, id)) {
+				c.problemf("job %s reads the file sha256:%s but does not pin it", id, digest)
+			}
+			c.pinned++
+		}
 		index.job(job)
 		c.usage.job(job)
 		return nil
 	})
-	index.whole(damaged)
+	if !c.older {
+		index.whole(damaged)
+	}
 }
 
 func (c *checker) checkKeys(tx *bbolt.Tx) {
@@ -184,7 +201,7 @@ func (c *checker) checkKeys(tx *bbolt.Tx) {
 			c.problemf("the key record at %x names job %s, which has another key", place, record.JobID)
 		case record.Kind == jobs.KeyTombstone && exists:
 			c.problemf("the key record at %x is a tombstone, but job %s exists", place, record.JobID)
-		case has(tx.Bucket([]byte(bucketTombstones)), tombstoneKey(place)):
+		case !c.older && has(tx.Bucket([]byte(bucketTombstones)), tombstoneKey(place)):
 			c.problemf("the key at %x has both a record and a tombstone", place)
 		case !slices.Contains([]jobs.KeyKind{jobs.KeyJob, jobs.KeyTombstone, jobs.KeyFence}, record.Kind):
 			c.problemf("the key record at %x is of the unknown kind %q", place, record.Kind)

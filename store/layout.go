@@ -40,6 +40,11 @@ func buckets() []string {
 	}
 }
 
+// firstBuckets lists those that a store of every version has.
+func firstBuckets() []string {
+	return []string{bucketMeta, bucketJobs, bucketKeys, bucketOpen, bucketJournal, bucketJobJournal, bucketBlobs, bucketProjects, bucketManifests}
+}
+
 // The keys of bucket meta.
 const (
 	metaSchemaVersion = "schema_version"

@@ -41,7 +41,7 @@ func Restore(ctx context.Context, from string, o AdoptOptions) (a Adoption, kept
 		return a, "", err
 	}
 	defer os.Remove(temp) // it has its name by then, or is of no use
-	a, err = adoptAside(ctx, temp, o, known)
+	a, err = adoptAside(ctx, temp, from, o, known)
 	if err != nil {
 		return a, "", err
 	}
@@ -123,15 +123,20 @@ func bringIn(ctx context.Context, from, path string) (temp string, err error) {
 	if err = errors.Join(err, out.Sync(), out.Close()); err != nil {
 		return "", copyError(ctx, path, err)
 	}
-	problems, err := Check(out.Name())
-	if err != nil {
+	if err := restorable(out.Name(), from); err != nil {
 		return "", err
 	}
-	if len(problems) > 0 {
-		return "", jobs.Errorf(jobs.CodeStoreFailed, "%s is damaged and is not restored: %s%s; take an older copy, or put it in the place of the store yourself and adopt it",
-			from, problems[0], more(len(problems)-1)).With("path", from)
-	}
 	return out.Name(), nil
+}
+
+// restorable refuses a copy, which was made of the file from, in which something is wrong.
+func restorable(copied, from string) error {
+	problems, err := Check(copied)
+	if err != nil || len(problems) == 0 {
+		return err
+	}
+	return jobs.Errorf(jobs.CodeStoreFailed, "%s is damaged and is not restored: %s%s; take an older copy, or put it in the place of the store yourself and adopt it",
+		from, problems[0], more(len(problems)-1)).With("path", from)
 }
 
 func more(n int) string {
@@ -142,7 +147,7 @@ func more(n int) string {
 }
 
 // adoptAside upgrades a copy, if need be, and adopts it before it is in its place.
-func adoptAside(ctx context.Context, temp string, o AdoptOptions, known *witness) (a Adoption, err error) {
+func adoptAside(ctx context.Context, temp, from string, o AdoptOptions, known *witness) (a Adoption, err error) {
 	s, err := openAs(ctx, Options{Path: temp}, aside)
 	if err != nil {
 		return a, err
@@ -154,6 +159,9 @@ func adoptAside(ctx context.Context, temp string, o AdoptOptions, known *witness
 	left, _ := filepath.Glob(temp + ".v*.bak") // the copy itself is what it was made of
 	for _, name := range left {
 		_ = os.Remove(name)
+	}
+	if len(left) > 0 { // it was upgraded
+		return a, restorable(temp, from)
 	}
 	return a, nil
 }

@@ -1,0 +1,61 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/macexec/macexec/jobs"
+	"github.com/macexec/macexec/store/storetest"
+)
+
+// A copy that was made before an upgrade is as good as another one: it is looked through,
+// can be copied, and is upgraded on the way to its place. One of it that is damaged is
+// refused.
+func TestCopiesOfOldStoresAreRestored(t *testing.T) {
+	t.Parallel()
+	for version := uint64(firstSchema); version <= schemaVersion(migrations()); version++ {
+		t.Run(fmt.Sprint(version), func(t *testing.T) {
+			t.Parallel()
+			from := unpack(t, storeFile(version))
+			if problems, err := Check(from); err != nil || len(problems) > 0 {
+				t.Errorf("Check: %q, %v", problems, err)
+			}
+			if _, err := Backup(t.Context(), from, &bytes.Buffer{}); err != nil {
+				t.Error(err)
+			}
+			path := filepath.Join(t.TempDir(), "store.db")
+			if _, _, err := Restore(t.Context(), from, AdoptOptions{Path: path, By: "owner", Reason: "r"}); err != nil {
+				t.Fatal(err)
+			}
+			if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+			s := openAt(t, path)
+			got, err := s.Submit(t.Context(), storetest.Submission(storetest.NewJob(2)))
+			if err != nil || got.Outcome != jobs.SubmitReplayed {
+				t.Errorf("got %+v, %v", got, err)
+			}
+			if r, err := s.Restored(t.Context()); err != nil || r == nil {
+				t.Errorf("%v, %v", r, err)
+			}
+			_ = s.Close()
+			if problems, err := Check(path); err != nil || len(problems) > 0 {
+				t.Errorf("Check: %q, %v", problems, err)
+			}
+
+			raw, err := os.ReadFile(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			spoiled := bytes.ReplaceAll(raw, []byte(`"state":"queued"`), []byte(`"state":"quexed"`))
+			if err := os.WriteFile(from, spoiled, 0o600); err != nil || bytes.Equal(raw, spoiled) {
+				t.Fatal("nothing is spoiled", err)
+			}
+			_, _, err = Restore(t.Context(), from, AdoptOptions{Path: path, By: "owner", Reason: "r"})
+			wantCode(t, err, jobs.CodeStoreFailed)
+		})
+	}
+}
