@@ -24,10 +24,6 @@ func Restore(ctx context.Context, from string, o AdoptOptions) (a Adoption, kept
 	if err := (Options{Path: o.Path}).checkFileSystem(); err != nil {
 		return a, "", err
 	}
-	known, err := readWitness(o.Path)
-	if err != nil {
-		known = nil
-	}
 	present, err := holdPresent(ctx, o.Path)
 	if err != nil {
 		return a, "", err
@@ -35,6 +31,7 @@ func Restore(ctx context.Context, from string, o AdoptOptions) (a Adoption, kept
 	if present != nil {
 		defer func() { _ = closeLocked(present) }()
 	}
+	known, unreadable := readWitness(o.Path) // which nobody writes any more
 	sweepTemps(o.Path)
 	temp, err := bringIn(ctx, from, o.Path)
 	if err != nil {
@@ -45,17 +42,40 @@ func Restore(ctx context.Context, from string, o AdoptOptions) (a Adoption, kept
 	if err != nil {
 		return a, "", err
 	}
-	if present != nil {
-		if kept, err = keepAside(o.Path); err != nil {
-			return a, "", cannotRestore(o.Path, err)
-		}
-	}
-	if err := errors.Join(os.Rename(temp, o.Path), syncFolder(filepath.Dir(o.Path))); err != nil {
-		return a, kept, cannotRestore(o.Path, err)
+	if kept, err = putInPlace(temp, o.Path, present != nil); err != nil {
+		return a, kept, err
 	}
 	// The new store names the witness that it was adopted in the face of, so a crash
-	// before the next one is written leaves nothing to decide again.
+	// before the next one is written leaves nothing to decide again. It cannot name one
+	// that nobody can read.
+	if unreadable != nil {
+		if err := os.Remove(witnessPath(o.Path)); err != nil {
+			return a, kept, cannotRestore(o.Path, err)
+		}
+	}
 	return a, kept, nil
+}
+
+// putInPlace gives a whole store its name, in one step. One that is there is kept beside
+// it; where there was none, one that was made meanwhile is in use and is not replaced.
+func putInPlace(temp, path string, present bool) (kept string, err error) {
+	if present {
+		if kept, err = keepAside(path); err == nil {
+			err = os.Rename(temp, path)
+		}
+	} else {
+		err = os.Link(temp, path)
+	}
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return "", jobs.Errorf(jobs.CodeStoreFailed, "a store was made at %s meanwhile, and is not replaced; stop what uses it, then restore again", path).With("path", path)
+	case err == nil:
+		err = syncFolder(filepath.Dir(path))
+	}
+	if err != nil {
+		return kept, cannotRestore(path, err)
+	}
+	return kept, nil
 }
 
 func cannotRestore(path string, err error) error {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -57,5 +58,45 @@ func TestCopiesOfOldStoresAreRestored(t *testing.T) {
 			_, _, err = Restore(t.Context(), from, AdoptOptions{Path: path, By: "owner", Reason: "r"})
 			wantCode(t, err, jobs.CodeStoreFailed)
 		})
+	}
+}
+
+// G3: a store that is made while a copy is on its way to where none was is not replaced:
+// a daemon uses it, and what it has accepted would be gone.
+func TestG3RestoreReplacesNoStoreThatItDoesNotHold(t *testing.T) {
+	t.Parallel()
+	s := openNew(t)
+	job := submit(t, s, 1)
+	temp := filepath.Join(filepath.Dir(s.path), "copy")
+	if err := os.WriteFile(temp, []byte("a copy"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := putInPlace(temp, s.path, false)
+	wantCode(t, err, jobs.CodeStoreFailed)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAt(t, s.path).Get(t.Context(), job.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// A restore is also the way out when the witness cannot be read: the store that is then in
+// place is one that somebody decided to use.
+func TestRestoreWithADamagedWitness(t *testing.T) {
+	t.Parallel()
+	s := openNew(t)
+	submit(t, s, 1)
+	_ = s.Close()
+	from := filepath.Join(t.TempDir(), "copy.db")
+	raw, err := os.ReadFile(s.path)
+	if err := errors.Join(err, os.WriteFile(from, raw, 0o600), os.WriteFile(witnessPath(s.path), []byte("not that"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Restore(t.Context(), from, AdoptOptions{Path: s.path, By: "owner", Reason: "r"}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := openAt(t, s.path).Restored(t.Context()); err != nil || r == nil {
+		t.Errorf("%v, %v", r, err)
 	}
 }
