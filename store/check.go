@@ -46,7 +46,7 @@ func Check(path string) (problems []string, err error) {
 		return nil, err
 	}
 	defer func() { _ = db.Close() }()
-	c := &checker{}
+	c := &checker{problems: checkHead(file)}
 	err = guarded(func() error {
 		return db.View(func(tx *bbolt.Tx) error {
 			if err := checkVersion(path, readSchemaVersion(tx), schemaVersion(migrations())); err != nil {
@@ -83,16 +83,17 @@ type jobSummary struct {
 }
 
 func (c *checker) run(tx *bbolt.Tx) {
-	need := buckets()
+	need, missing := buckets(), false
 	if c.older = readSchemaVersion(tx) < schemaVersion(migrations()); c.older {
 		need = firstBuckets()
 	}
 	for _, name := range need {
 		if tx.Bucket([]byte(name)) == nil {
 			c.problemf("bucket %s is missing", name)
+			missing = true
 		}
 	}
-	if len(c.problems) > 0 {
+	if missing {
 		return
 	}
 	c.checkMeta(tx)

@@ -39,7 +39,7 @@ func Compact(ctx context.Context, path string) (c Compaction, err error) {
 		return c, err
 	}
 	c.Before = info.Size()
-	if problems := checkPages(file); len(problems) > 0 {
+	if problems := append(checkHead(file), checkPages(file)...); len(problems) > 0 {
 		_ = closeLocked(file)
 		return c, jobs.Errorf(jobs.CodeStoreFailed, "the store %s is damaged and is left as it is: %s; macexec store check lists what is wrong", path, problems[0]).With("path", path)
 	}

@@ -36,6 +36,25 @@ func checkPages(f *os.File) []string {
 	return w.problems
 }
 
+// checkHead says whether one of the two head pages is damaged. bbolt goes by the other one
+// then, and from what it reads nobody can tell any more that the newest write is missing.
+func checkHead(f *os.File) []string {
+	if both, err := wholeHead(f); err == nil && !both {
+		return []string{"one of its two head pages is damaged, so its newest write may be missing"}
+	}
+	return nil // the rest is for checkPages to tell
+}
+
+// wholeHead reports whether both pages are whole that say where everything is.
+func wholeHead(f *os.File) (both bool, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	head, err := inspectFile(f, info.Size())
+	return head.both, err
+}
+
 type pageWalk struct {
 	problems
 	f       *os.File

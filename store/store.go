@@ -159,7 +159,10 @@ func openAs(ctx context.Context, o Options, as role) (*Store, error) {
 		unwitnessed: as == aside,
 	}
 	if as == inPlace {
-		err = recognize(s.path, db, s.wholeHead())
+		var whole bool
+		if whole, err = wholeHead(file); err == nil {
+			err = recognize(s.path, db, whole)
+		}
 	}
 	if err == nil {
 		err = migrate(s.path, db, migrations(), s.now().UTC(), s.log)
@@ -181,16 +184,6 @@ func openAs(ctx context.Context, o Options, as role) (*Store, error) {
 		close(s.witnessed) // at the end is soon enough
 	}
 	return s, nil
-}
-
-// wholeHead reports whether both pages are whole that say where everything is.
-func (s *Store) wholeHead() bool {
-	info, err := s.file.Stat()
-	if err != nil {
-		return false
-	}
-	head, err := inspectFile(s.file, info.Size())
-	return err == nil && head.both
 }
 
 // openBolt gives a locked file to bbolt, which closes it in the end. A file that
