@@ -298,6 +298,12 @@ func (c *checker) checkFiles(tx *bbolt.Tx) {
 		}
 		return nil
 	})
+	_ = tx.Bucket([]byte(bucketManifests)).ForEach(func(k, text []byte) error {
+		if err := wholeManifest(string(k), text); err != nil {
+			c.problemf("%v", err)
+		}
+		return nil
+	})
 }
 
 func (c *checker) checkPins(tx *bbolt.Tx) {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"strconv"
 
 	"github.com/macexec/macexec/jobs"
@@ -90,6 +91,15 @@ func decodeInto(what string, raw []byte, v any) error {
 
 func damaged(what, why string) *jobs.Error {
 	return jobs.Errorf(jobs.CodeRecordDamaged, "%s is damaged and is kept as it is: %s", what, why)
+}
+
+// wholeManifest holds the text of a manifest against its digest, which stands for it in
+// the record of a job and in what a person has approved (G8).
+func wholeManifest(digest string, text []byte) error {
+	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != digest {
+		return damaged("manifest "+digest, fmt.Sprintf("its text has the digest %x", sum))
+	}
+	return nil
 }
 
 // The end of an entry's JSON. What is hashed is the JSON without the hash field,

@@ -62,13 +62,13 @@ func (s *Store) PutBlob(ctx context.Context, blob jobs.Blob) error {
 	})
 }
 
-// PutManifest implements jobs.Store.
+// PutManifest implements jobs.Store. One that is damaged is replaced.
 func (s *Store) PutManifest(ctx context.Context, digest string, text []byte) error {
+	if err := wholeManifest(digest, text); err != nil {
+		return jobs.Errorf(jobs.CodeInternal, "a manifest is kept by the digest of its text: %w", err)
+	}
 	if _, err := s.Manifest(ctx, digest); err == nil {
 		return nil // nothing to write, so no reason to wait for a commit
-	}
-	if len(digest) != 64 || len(text) == 0 {
-		return jobs.Errorf(jobs.CodeInternal, "a manifest is kept by its digest, not by %q", digest)
 	}
 	return s.do(ctx, func(b *batch) (func() error, error) {
 		return func() error { return b.bucket(bucketManifests).Put([]byte(digest), text) }, nil
@@ -82,10 +82,16 @@ func (s *Store) Manifest(ctx context.Context, digest string) ([]byte, error) {
 		text = bytes.Clone(tx.Bucket([]byte(bucketManifests)).Get([]byte(digest)))
 		return nil
 	})
-	if err == nil && text == nil {
-		err = jobs.Errorf(jobs.CodeToolNotFound, "no manifest %s is kept", digest)
+	switch {
+	case err != nil:
+		return nil, err
+	case text == nil:
+		return nil, jobs.Errorf(jobs.CodeToolNotFound, "no manifest %s is kept", digest)
 	}
-	return text, err
+	if err := wholeManifest(digest, text); err != nil {
+		return nil, err
+	}
+	return text, nil
 }
 
 // PutProject implements jobs.Store. The same project again changes nothing.

@@ -354,3 +354,33 @@ func TestCacheBounds(t *testing.T) {
 		t.Errorf("%d items beside a huge one", len(c.items)-1)
 	}
 }
+
+// G8: the text of a manifest is the one that its digest is of, or it is damaged; keeping it
+// again mends it.
+func TestG8NoOtherManifestIsShown(t *testing.T) {
+	t.Parallel()
+	s := openNew(t)
+	text := []byte("tool: x\nrun: [a, b]\n")
+	digest := hexDigest(text)
+	keep := func() {
+		t.Helper()
+		if err := s.PutManifest(t.Context(), digest, text); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Manifest(t.Context(), digest); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	keep()
+	edit(t, s, func(tx *bbolt.Tx) error {
+		return tx.Bucket([]byte(bucketManifests)).Put([]byte(digest), bytes.ReplaceAll(text, []byte("b"), []byte("c")))
+	})
+	_, err := s.Manifest(t.Context(), digest)
+	wantCode(t, err, jobs.CodeRecordDamaged)
+	keep()
+	edit(t, s, func(tx *bbolt.Tx) error { return tx.Bucket([]byte(bucketManifests)).Put([]byte(digest), nil) })
+	_ = s.Close()
+	if problems, err := Check(s.path); err != nil || len(problems) != 1 || !strings.Contains(problems[0], digest) {
+		t.Errorf("Check: %q, %v", problems, err)
+	}
+}

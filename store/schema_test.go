@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
@@ -31,6 +32,8 @@ var (
 )
 
 // fill puts something into every bucket.
+func hexDigest(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
+
 func fill(t testing.TB, s *Store) {
 	t.Helper()
 	ctx := t.Context()
@@ -63,7 +66,7 @@ func fill(t testing.TB, s *Store) {
 	err := errors.Join(
 		s.PutBlob(ctx, jobs.Blob{SHA256: digest, Size: 3, MediaType: "text/plain", Principals: []string{"orchestrator"}}),
 		s.PutProject(ctx, jobs.Project{Name: "default", Root: "/srv/default"}, "operator"),
-		s.PutManifest(ctx, strings.Repeat("cd", 32), []byte("tool: x\n")),
+		s.PutManifest(ctx, hexDigest([]byte("tool: x\n")), []byte("tool: x\n")),
 		s.Append(ctx, jobs.Entry{Kind: jobs.EntryHost, Message: "the daemon started"}),
 		s.SetMode(ctx, jobs.HostMode{Mode: jobs.ModePaused, By: "operator", Reason: "a new disk"}),
 	)

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -120,9 +121,10 @@ func journalTests() []suiteTest {
 func fileTests() []suiteTest {
 	return []suiteTest{
 		{"a manifest is kept by its digest", func(t *testing.T, s jobs.Store) {
-			digest := strings.Repeat("cd", 32)
+			digest := fmt.Sprintf("%x", sha256.Sum256([]byte("tool: x\n")))
 			_, err := s.Manifest(t.Context(), digest)
 			wantCode(t, err, jobs.CodeToolNotFound)
+			wantCode(t, s.PutManifest(t.Context(), digest, []byte("tool: y\n")), jobs.CodeInternal)
 			for range 2 {
 				if err := s.PutManifest(t.Context(), digest, []byte("tool: x\n")); err != nil {
 					t.Fatal(err)
