@@ -153,6 +153,7 @@ func (a *Attempt) secure() {
 		for _, folder := range folders { // side by side: many file systems bring them to the disk in one go
 			go func() { each <- syncFolder(folder) }()
 		}
+		a.unsafe = fault.Err("executor.secure")
 		for range folders {
 			a.unsafe = errors.Join(a.unsafe, <-each)
 		}
@@ -197,6 +198,9 @@ func (x *Executor) isNewest(job string, n int) error {
 }
 
 func (a *Attempt) makeFolders() error {
+	if err := fault.Err("executor.folders"); err != nil {
+		return err
+	}
 	switch err := os.Mkdir(a.dir.Work(), 0o700); {
 	case errors.Is(err, fs.ErrExist):
 		// Left by a preparation that did not reach its start: nothing of it counts.

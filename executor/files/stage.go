@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/macexec/macexec/internal/fault"
 )
 
 // Staged is a copy that a tool will read.
@@ -67,7 +69,7 @@ func Stage(ctx context.Context, src *os.File, dir, name string) (_ Staged, err e
 // sealedCopy makes name, which must be free, a read-only copy of src, which looked
 // like before when it was opened. On an error it may leave the name.
 func sealedCopy(ctx context.Context, src *os.File, before Facts, to folder, name string) (Staged, error) {
-	cloned, err := clone(src, to, name)
+	cloned, err := cloneIfCan(src, to, name)
 	if err != nil {
 		return Staged{}, explain(name, err)
 	}
@@ -80,6 +82,7 @@ func sealedCopy(ctx context.Context, src *os.File, before Facts, to folder, name
 	if err != nil {
 		return Staged{}, explain(name, err)
 	}
+	fault.Point("copy.made")
 	after, err := FactsOf(src)
 	if err != nil {
 		return Staged{}, explain(src.Name(), err)
@@ -92,11 +95,26 @@ func sealedCopy(ctx context.Context, src *os.File, before Facts, to folder, name
 		return Staged{}, err
 	}
 	defer f.Close()
-	if err := f.Chmod(0o400); err != nil { // a clone has the mode of its source
+	if err = fault.Err("copy.seal"); err == nil {
+		err = f.Chmod(0o400) // a clone has the mode of its source
+	}
+	if err != nil {
 		return Staged{}, explain(name, err)
 	}
+	fault.Point("copy.sealed")
 	staged.MediaType, staged.Kind, err = SniffFile(f)
 	return staged, err
+}
+
+// cloneIfCan is [clone]. A test may say that the file system cannot.
+func cloneIfCan(src *os.File, to folder, name string) (bool, error) {
+	if err := fault.Err("copy.begin"); err != nil {
+		return false, err
+	}
+	if fault.Err("copy.clone") != nil {
+		return false, nil
+	}
+	return clone(src, to, name)
 }
 
 // copyTo copies at most one byte more than size: enough to see that there are more.
@@ -107,11 +125,47 @@ func copyTo(ctx context.Context, src *os.File, size int64, to folder, name strin
 	}
 	defer dst.Close()
 	sum := sha256.New()
-	n, err := copyBytes(ctx, io.MultiWriter(dst, sum), io.NewSectionReader(src, 0, size+1))
+	var from io.Reader = io.NewSectionReader(src, 0, size+1)
+	into := io.MultiWriter(dst, sum)
+	if fault.On {
+		through := &pieces{r: from, w: into}
+		from, into = through, through
+	}
+	n, err := copyBytes(ctx, into, from)
+	if err == nil {
+		err = fault.Err("copy.close")
+	}
 	if err != nil {
 		return "", n, err
 	}
 	return hexSum(sum), n, dst.Close()
+}
+
+// pieces are what goes through a copy, with a fault point before the first is read,
+// before it is written, and before the second is: then one is on the disk.
+type pieces struct {
+	r       io.Reader
+	w       io.Writer
+	written bool
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if err := fault.Err("copy.read"); err != nil {
+		return 0, err
+	}
+	return p.r.Read(b)
+}
+
+func (p *pieces) Write(b []byte) (int, error) {
+	point := "copy.write"
+	if p.written {
+		point = "copy.more"
+	}
+	p.written = true
+	if err := fault.Err(point); err != nil {
+		return 0, err
+	}
+	return p.w.Write(b)
 }
 
 func digestName(ctx context.Context, dir folder, name string) (string, int64, error) {

@@ -57,7 +57,11 @@ func newOrders(t *testing.T) *orders {
 
 func (o *orders) arm(point, order string) {
 	o.t.Helper()
-	if err := os.WriteFile(filepath.Join(o.dir, point), []byte(order), 0o600); err != nil {
+	armed := filepath.Join(o.dir, point)
+	if err := os.WriteFile(armed+".new", []byte(order), 0o600); err != nil {
+		o.t.Fatal(err)
+	}
+	if err := os.Rename(armed+".new", armed); err != nil {
 		o.t.Fatal(err)
 	}
 }
@@ -86,6 +90,10 @@ func errno(fault string) bool { return fault == "EIO" || fault == "ENOSPC" }
 // ofTool reports whether a point is one of the tool's own.
 func ofTool(point string) bool { return strings.HasPrefix(point, "tool.") }
 
+// ofCall reports whether a point is where a call stands, and its fault what a person or
+// the caller does then (see deeds_test.go).
+func ofCall(point string) bool { return strings.HasPrefix(point, "call.") }
+
 // ofKeeper reports whether it is the keeper that comes to a point.
 func ofKeeper(point string) bool {
 	return strings.HasPrefix(point, "keeper.") || strings.HasPrefix(point, "record.started.") || strings.HasPrefix(point, "record.exit.")
@@ -101,14 +109,17 @@ type walker struct {
 	req      *macexecv1.SubmitJobRequest
 	answered chan answer
 	answer   *answer
-	pass     func() // lets the tools through their gate, once
+	others   []answer // those that came before it
+	deed     step     // what is done with the call, if it is not let run
+	pass     func()   // lets the tools through their gate, once
 	stranger keeper.Process
 	// late is a keeper that goes on only when the job is over.
 	late keeper.Process
 }
 
-// answer is what the caller was told in the end.
+// answer is what the caller of a request was told in the end.
 type answer struct {
+	req *macexecv1.SubmitJobRequest
 	job *macexecv1.Job
 	err error
 }
@@ -125,7 +136,7 @@ func walk(t *testing.T, c cell) int {
 	if c.steps[0].point == "tool.forges" && !keeper.ConfinementOn(keeper.Confine{}).Files {
 		t.Skip("SKIPPED, NOT TESTED: this host cannot confine a tool to its own folder (no Landlock, no seatbelt)")
 	}
-	w := &walker{c: c, l: newLedgers(t), orders: newOrders(t), answered: make(chan answer, 1)}
+	w := &walker{c: c, l: newLedgers(t), orders: newOrders(t), answered: make(chan answer, 2)}
 	open := w.l.gate(ledgerName)
 	w.pass = func() {
 		for range 4 {
@@ -136,23 +147,25 @@ func walk(t *testing.T, c cell) int {
 	waits := false // the tool waits for its fault
 	for _, s := range c.steps {
 		waits = waits || ofTool(s.point) || s.point == "keeper.released"
-		switch {
-		case errno(s.fault):
-			w.orders.arm(s.point, s.fault)
-		case !ofTool(s.point):
-			w.orders.arm(s.point, "hold")
-		}
 	}
-	w.daemon = startDaemonOf(t, needFaulty(t), []string{"MACEXEC_FAULTS=" + w.orders.dir})
+	if ofCall(c.steps[0].point) {
+		w.deed, w.c.steps = c.steps[0], c.steps[1:]
+	}
+	w.orders.arm("copy.clone", "EOPNOTSUPP") // so that files are copied byte by byte on every file system
+	w.arm(0)
+	w.daemon = startDaemonOf(t, needFaulty(t), []string{"MACEXEC_FAULTS=" + w.orders.dir}, "limits: {approval_expires_seconds: "+w.expiry()+"}")
 	w.prepare()
 	if !waits {
 		w.pass()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
-	go func() { w.answered <- w.call(ctx) }()
-	for _, s := range c.steps {
+	for _, req := range w.requests() {
+		go func() { w.answered <- w.call(ctx, req) }()
+	}
+	for i, s := range w.c.steps {
 		w.await(s)
+		w.arm(i + 1)
 		w.happen(s)
 	}
 	// A tool that is lost or stopped stays where it is, so that it is found alive.
@@ -162,6 +175,21 @@ func walk(t *testing.T, c cell) int {
 	w.awaitAnswer()
 	w.check()
 	return w.l.starts(ledgerName)
+}
+
+// arm gives the orders for a step. Those for a later one are given when the one before
+// it is met, so that nobody comes to its point before.
+func (w *walker) arm(i int) {
+	w.orders.t.Helper()
+	if i >= len(w.c.steps) {
+		return
+	}
+	switch s := w.c.steps[i]; {
+	case errno(s.fault):
+		w.orders.arm(s.point, s.fault)
+	case !ofTool(s.point):
+		w.orders.arm(s.point, "hold")
+	}
 }
 
 // prepare makes the call and the project that it is about.
@@ -174,6 +202,11 @@ func (w *walker) prepare() {
 			script = script[:3]
 		}
 	}
+	input := func(a arguments) arguments { return a }
+	if w.takesInput() {
+		w.put("in.txt", oldInput)
+		input = func(a arguments) arguments { return a.with("input", "in.txt") }
+	}
 	switch w.c.effects {
 	case "remove":
 		w.put("out.txt", oldContent)
@@ -181,36 +214,44 @@ func (w *walker) prepare() {
 	case "replace":
 		w.put("out.txt", oldContent)
 		script = append(script, fmt.Sprintf("write:%d", madeBytes))
-		w.req = call("k", "ledger_staged", w.l.args(ledgerName, script...).with("output", "out.txt"))
+		w.req = call("k", "ledger_staged", input(w.l.args(ledgerName, script...)).with("output", "out.txt"))
 		w.req.Options = &macexecv1.Options{Replace: true}
 	case staged:
 		script = append(script, fmt.Sprintf("write:%d", madeBytes))
-		w.req = call("k", "ledger_staged", w.l.args(ledgerName, script...).with("output", "out.txt"))
+		w.req = call("k", "ledger_staged", input(w.l.args(ledgerName, script...)).with("output", "out.txt"))
 	default:
-		w.req = call("k", "ledger_"+w.c.effects, w.l.args(ledgerName, script...))
+		w.req = call("k", "ledger_"+w.c.effects, input(w.l.args(ledgerName, script...)))
 	}
+	w.makeWait()
 }
 
 // call is the caller: it repeats itself until it knows the end.
-func (w *walker) call(ctx context.Context) answer {
-	for {
-		job, err := w.Submit(ctx, w.req)
-		if err == nil && job.GetState() == awaiting {
-			_, err = w.Jobs.ApproveJob(ctx, &macexecv1.ApproveJobRequest{
-				Id: job.GetId(), BindingDigest: job.GetApproval().GetBinding().GetDigest(), Reason: "looked at it",
-			})
+func (w *walker) call(ctx context.Context, req *macexecv1.SubmitJobRequest) answer {
+	for wait := soon; ; {
+		job, err := w.Submit(ctx, req)
+		if err == nil {
+			err = w.decide(ctx, job)
 		}
 		if err == nil {
 			job, err = w.Wait(ctx, job.GetId())
 		}
 		if err == nil {
-			return answer{job: job}
+			return answer{req, job, nil}
+		}
+		if e, ok := errors.AsType[*client.Error](err); ok {
+			switch e.Code() {
+			case "START_BY_PASSED":
+				wait *= 2
+				w.startSoon(req, wait)
+			case keyConflict:
+				return answer{req, nil, err}
+			}
 		}
 		// An approval whose answer was lost may be in place, and a full disk may have
 		// room again: what there is now says the next try.
 		select {
 		case <-ctx.Done():
-			return answer{err: err}
+			return answer{req, nil, err}
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -242,7 +283,10 @@ func (w *walker) await(s step) {
 			w.start()
 		case a := <-w.answered:
 			// Only what comes after the job's end can still be met.
-			w.answer, patient = &a, time.After(afterTheEnd)
+			w.answeredBy(a)
+			if w.answer != nil {
+				patient = time.After(afterTheEnd)
+			}
 		case <-patient:
 			if w.answer != nil {
 				w.t.Fatalf("the call ended as %s, %v, and nobody came to %s", w.answer.job.GetState(), w.answer.err, s.point)
@@ -387,8 +431,8 @@ func (w *walker) cancel() {
 		}
 	}()
 	w.t.Cleanup(func() { <-asked })
-	if w.c.steps[len(w.c.steps)-1].point == "executor.prepared" {
-		<-asked
+	if last := w.c.steps[len(w.c.steps)-1].point; last == "executor.prepared" || last == "copy.more" {
+		<-asked // else who is held keeps the answer back
 	}
 }
 
@@ -436,7 +480,7 @@ func (w *walker) awaitAnswer() {
 	for w.answer == nil {
 		select {
 		case a := <-w.answered:
-			w.answer = &a
+			w.answeredBy(a)
 		case <-w.process.gone:
 			w.awaitEnd()
 			w.start()
@@ -551,6 +595,8 @@ func (w *walker) holds(path string) string {
 		return err.Error()
 	case string(text) == oldContent:
 		return "old"
+	case string(text) == otherContent:
+		return "other"
 	case string(text) == strings.Repeat(ledgerName, madeBytes):
 		return "new"
 	default:

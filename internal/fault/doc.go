@@ -7,7 +7,7 @@
 // MACEXEC_FAULTS names. A point is armed by a file of its name there:
 //
 //	hold      whoever comes to the point stays there until the test says go
-//	EIO, …    the system call at the point fails with that error
+//	EIO, …    the system call at the point fails with that error (EIO, ENOSPC, EOPNOTSUPP)
 //
 // A point is met once: who meets it takes the file away, so that the same point is
 // free afterwards, for other processes too. Its pid is then in the file NAME.met. A

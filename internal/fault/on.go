@@ -40,6 +40,8 @@ func Err(name string) error {
 		return fmt.Errorf("fault at %s: %w", name, syscall.EIO)
 	case "ENOSPC":
 		return fmt.Errorf("fault at %s: %w", name, syscall.ENOSPC)
+	case "EOPNOTSUPP":
+		return fmt.Errorf("fault at %s: %w", name, syscall.EOPNOTSUPP)
 	default:
 		panic("fault: no such order: " + order) // the test's own mistake
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/macexec/macexec/executor/files"
+	"github.com/macexec/macexec/internal/fault"
 	"github.com/macexec/macexec/jobs"
 	"github.com/macexec/macexec/policy"
 	"github.com/macexec/macexec/schemas"
@@ -28,14 +29,25 @@ func (a *attempt) stage(ctx context.Context) error {
 		}
 		facts, err := a.stageInput(ctx, dir.In(), arg, &inputs[i])
 		if err != nil {
-			return &unfit{jobs.EndInputInvalid, fmt.Sprintf("the input %s cannot be taken in: %s", arg.Pointer, plainMessage(err))}
+			return notTakenIn(arg.Pointer, err)
 		}
+		fault.Point("stage.taken")
 		a.vars.Inputs[arg.Name] = facts
 	}
 	changed := *a.job
 	changed.Inputs = inputs
 	a.job = &changed
 	return a.compareWithApproval(ctx)
+}
+
+// notTakenIn says why an input could not be staged: for what it is, or because this
+// host could not copy it just now.
+func notTakenIn(pointer string, err error) *unfit {
+	reason := jobs.EndInputInvalid
+	if _, itsOwn := fileFinding(pointer, err); !itsOwn {
+		reason = startReason(err)
+	}
+	return &unfit{reason, fmt.Sprintf("the input %s cannot be taken in: %s", pointer, plainMessage(err))}
 }
 
 // load reads the job's record back into what the manifest's expressions see. The
@@ -104,11 +116,15 @@ func (e *Engine) toolOf(ref jobs.ToolRef) (*schemas.Tool, error) {
 
 // stageInput copies one input into the attempt's folder and says what the copy is.
 func (a *attempt) stageInput(ctx context.Context, to string, arg schemas.FileArgument, in *jobs.InputFile) (schemas.File, error) {
+	if err := fault.Err("stage.open"); err != nil {
+		return schemas.File{}, err
+	}
 	f, now, err := a.e.openInput(ctx, a.job.Principal, a.vars.Args, arg)
 	if err != nil {
 		return schemas.File{}, err
 	}
 	defer f.Close()
+	fault.Point("stage.opened")
 	name := nameOf(*in, arg)
 	if readInPlace(*in) {
 		return a.readInPlace(ctx, f, now, name, in)
