@@ -79,6 +79,9 @@ func Carry(ctx context.Context, step Step) Result {
 // change gave is believed only when the next look shows that it was not made.
 func (c *carrier) advance(ctx context.Context) (Result, error) {
 	dest, isDest, err := c.dir.lstat(c.dest)
+	if err == nil {
+		err = fault.Err("publish.look")
+	}
 	if err != nil {
 		return Result{}, err
 	}

@@ -436,6 +436,9 @@ func (c *carrier) isOurs(ctx context.Context, dir folder, name string, there Fac
 }
 
 func (c *carrier) hasDigest(ctx context.Context, dir folder, name, want string) (bool, error) {
+	if err := fault.Err("publish.read"); err != nil {
+		return false, err
+	}
 	var got string
 	var err error
 	if c.step.Folder {

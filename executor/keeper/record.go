@@ -228,6 +228,9 @@ func readBounded(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if err := at(path, "read"); err != nil {
+		return nil, err
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxRecordBytes+1))
 	if err != nil {
 		return nil, err
@@ -344,7 +347,7 @@ func syncFile(f *os.File, path string) error {
 	return f.Sync()
 }
 
-// at is the fault point before a step of writing a record.
+// at is the fault point before a step of writing or reading a record.
 func at(path, step string) error {
 	if !fault.On {
 		return nil

@@ -293,8 +293,7 @@ func placed(artifacts []jobs.Artifact, steps []jobs.PublishStep) []jobs.Artifact
 // came in between.
 func (a *attempt) carryStep(ctx context.Context, step jobs.PublishStep) files.Result {
 	var res files.Result
-	pause := 50 * time.Millisecond
-	for range carryTries {
+	patiently(ctx, func() (done bool) {
 		err := a.withStep(ctx, step, a.job.Artifacts, func(s files.Step) error {
 			res = files.Carry(ctx, s)
 			return nil
@@ -302,21 +301,27 @@ func (a *attempt) carryStep(ctx context.Context, step jobs.PublishStep) files.Re
 		if err != nil {
 			res = files.Result{Outcome: files.Unfinished, Err: err}
 		}
-		if res.Outcome != files.Unfinished {
-			return res
+		return res.Outcome != files.Unfinished
+	})
+	return res
+}
+
+// patiently does something until it is done, about 20 s at most.
+func patiently(ctx context.Context, try func() (done bool)) {
+	const tries = 10
+	pause := 50 * time.Millisecond
+	for range tries {
+		if try() {
+			return
 		}
 		select {
 		case <-ctx.Done():
-			return res
+			return
 		case <-time.After(pause):
 			pause = min(2*pause, 5*time.Second)
 		}
 	}
-	return res
 }
-
-// carryTries bounds how long a step is tried when the system refuses: about 20 s.
-const carryTries = 10
 
 // unproven leaves the job unknown: the plan cannot be finished and nothing proves
 // how far it went.

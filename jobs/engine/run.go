@@ -129,6 +129,9 @@ func (e *Engine) newAttempt(id string, l *live) (*attempt, error) {
 	e.mu.Unlock()
 	e.forget(id)
 	job, err := e.store.Get(context.Background(), id)
+	if fault.On && err == nil {
+		err = fault.Err("engine.read." + string(job.Phase))
+	}
 	if err != nil {
 		return nil, err
 	}

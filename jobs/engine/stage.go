@@ -157,6 +157,9 @@ func (a *attempt) stageInput(ctx context.Context, to string, arg schemas.FileArg
 // stagedInput says what an input was that an earlier engine staged.
 func (a *attempt) stagedInput(ctx context.Context, arg schemas.FileArgument, in jobs.InputFile) (schemas.File, error) {
 	file := schemas.File{Name: nameOf(in, arg), Size: in.Size, SHA256: in.SHA256, MediaType: in.MediaType, Files: in.Files}
+	if err := fault.Err("stage.again"); err != nil {
+		return file, err
+	}
 	if in.Folder {
 		file.Path, file.Kind = filepath.Join(a.e.exec.AttemptDir(a.job.ID, a.n).In(), arg.Name), string(files.KindFolder)
 		f, err := files.OpenKeptFolder(file.Path)

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/macexec/macexec/executor"
 	"github.com/macexec/macexec/executor/files"
@@ -30,7 +31,12 @@ func (a *attempt) verify(found executor.Found) error {
 		return a.endBy(found, jobs.EndedDiskFull, "it exited with 0, but then its disk had no room left, so what it made cannot be told to be whole")
 	}
 	if a.variant == nil {
-		if err := a.reload(ctx); err != nil {
+		var err error
+		patiently(ctx, func() (done bool) {
+			err = a.reload(ctx)
+			return !errors.Is(err, syscall.EIO) // which says nothing of what the tool made
+		})
+		if err != nil {
 			return bad("what it made cannot be verified: " + plainMessage(err))
 		}
 	}
