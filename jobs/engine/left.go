@@ -47,17 +47,38 @@ func (e *Engine) noneLeft(id string, n int, detail string) {
 		}
 		return
 	}
+	e.askProbe(job)
+}
+
+// askProbe asks the probe of an unknown job, if its tool has one.
+func (e *Engine) askProbe(job *jobs.Job) {
 	tool, err := e.toolOf(job.Tool)
 	if job.State != jobs.StateUnknown || err != nil || !tool.HasProbe() {
 		return
 	}
 	if _, err := e.probeAgain(e.stopped, job); err != nil && e.stopped.Err() == nil {
-		e.log.Warn("the probe of a lost attempt could not be asked", "job_id", id, "error", err)
+		e.log.Warn("the probe of a lost attempt could not be asked", "job_id", job.ID, "error", err)
 	}
 }
 
-// takeUpLeft goes on watching what an attempt of an unknown job has left.
-func (e *Engine) takeUpLeft(job *jobs.Job) {
+// askProbes asks the probes of unknown jobs of which nothing is watched, one after the
+// other: the earlier engine may have left before it had an answer, and what a probe looks
+// at may have been out of reach.
+func (e *Engine) askProbes(list []*jobs.Job) {
+	for _, job := range list {
+		if e.stopped.Err() != nil {
+			return // the next engine finds it again
+		}
+		now, err := e.store.Get(e.stopped, job.ID) // somebody may have resolved it meanwhile
+		if err == nil {
+			e.guarded(func() { e.askProbe(now) })
+		}
+	}
+}
+
+// takeUpLeft goes on watching what an attempt of an unknown job has left, and reports
+// whether there is anything.
+func (e *Engine) takeUpLeft(job *jobs.Job) (watched bool) {
 	last, _ := job.LastAttempt()
 	ended := slices.ContainsFunc(job.Evidence, func(ev jobs.Evidence) bool {
 		return ev.Kind == jobs.EvidenceToolEnded && ev.Attempt == last.N
@@ -68,6 +89,7 @@ func (e *Engine) takeUpLeft(job *jobs.Job) {
 		e.goRun(func() {
 			e.noneLeft(job.ID, last.N, "the host was started again meanwhile, and its processes ended by then; how was not seen")
 		})
+		return true
 	default:
 		started, err := e.exec.Started(job.ID, last.N)
 		if err != nil && last.Started != nil {
@@ -76,8 +98,10 @@ func (e *Engine) takeUpLeft(job *jobs.Job) {
 		}
 		if started.Pid != 0 {
 			e.watchLeft(job, last.N, started)
+			return true
 		}
 	}
+	return false
 }
 
 func pidsOf(alive []executor.Proc) (pids []int) {

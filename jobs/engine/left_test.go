@@ -145,6 +145,22 @@ func TestG5LateEvidence(t *testing.T) {
 	}
 }
 
+// TestG5AProbeThatWasNotAskedIsAsked: the engine leaves when the end of the tool is stored and
+// before its probe has answered. The next one asks it.
+func TestG5AProbeThatWasNotAskedIsAsked(t *testing.T) {
+	t.Parallel()
+	o := newOrphan(t, actTool(actProbe), `{"input":"some"}`)
+	o.work("do")
+	o.store.failing(false, func(int) error { o.leave(); return nil })
+	o.work("go")
+	job := o.await(o.job.ID, ended)
+	o.Stop()
+	o.wantState(job, jobs.StateUnknown, jobs.EndNone)
+	o.store.failing(false, nil)
+	o.start()
+	o.wantState(o.await(o.job.ID, func(j *jobs.Job) bool { return j.State.Terminal() }), jobs.StateCompleted, jobs.EndProbed)
+}
+
 // TestG5LateEvidenceWithoutAProbe: that the tool ended does not say how, so the job stays
 // unknown; it says so once, whatever is started again.
 func TestG5LateEvidenceWithoutAProbe(t *testing.T) {

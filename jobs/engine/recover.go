@@ -17,7 +17,7 @@ import (
 //	running, no intent stored   nothing was started: queued again
 //	running, plan stored        the plan is finished, not repeated
 //	running, intent stored      the keeper's records decide, under the lock
-//	unknown                     stays unknown, and keeps its locks; what it left is watched
+//	unknown                     keeps its locks; what it left is watched, or else its probe asked again
 //
 // One whose run was cancelled is stopped, if the cancel had not come to that; those that
 // wait are only left out here, and stopped while the engine answers already (endLeftOut).
@@ -31,7 +31,7 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 	for id, reason := range damaged {
 		e.log.Error("a job's record is damaged and is left as it is", "job_id", id, "error", reason)
 	}
-	var waiting []*jobs.Job
+	var waiting, unwatched []*jobs.Job
 	for _, job := range open {
 		e.sawID(job.ID)
 		e.observer.Found(job)
@@ -42,7 +42,9 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 			e.takeUp(job.ID)
 		case jobs.StateUnknown:
 			e.sched.keep(e.turnOf(ctx, job))
-			e.takeUpLeft(job)
+			if !e.takeUpLeft(job) {
+				unwatched = append(unwatched, job)
+			}
 		default:
 			waiting = append(waiting, job)
 		}
@@ -59,6 +61,9 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 		default:
 			e.waitOn(ctx, job)
 		}
+	}
+	if len(unwatched) > 0 {
+		e.goRun(func() { e.askProbes(unwatched) })
 	}
 	if len(leftOut) > 0 {
 		e.goRun(func() { e.endLeftOut(leftOut) })
