@@ -69,6 +69,6 @@ func (e *Engine) Resolve(ctx context.Context, c Caller, id string, to jobs.State
 	if err != nil {
 		return nil, err
 	}
-	e.tidyJob(job)
+	e.tidyAgain(job)
 	return job, nil
 }

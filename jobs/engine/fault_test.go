@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -168,14 +169,15 @@ func TestG6NothingIsLeftOfAJobThatHasEnded(t *testing.T) {
 		t.Run(fmt.Sprintf("dies=%v", dies), func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, copyTool())
-			h.store.failing(true, func(n int) error {
-				switch n {
-				case 4: // of the plan, which so cannot be carried out
+			var planned atomic.Bool
+			h.store.failing(true, func(int) error {
+				switch {
+				case !h.planStored():
+				case !planned.Swap(true): // which so cannot be carried out
 					h.write(h.project("made.txt"), "somebody's")
-				case 5: // of the end
-					if dies {
-						return jobs.Errorf(jobs.CodeCommitUnknown, "the engine does not live to hear of it")
-					}
+				case dies: // this is the end
+					return jobs.Errorf(jobs.CodeCommitUnknown, "the engine does not live to hear of it")
+				default:
 					h.leave()
 				}
 				return nil
@@ -198,6 +200,50 @@ func TestG6NothingIsLeftOfAJobThatHasEnded(t *testing.T) {
 				t.Errorf("the tool's folder: %v", err)
 			}
 		})
+	}
+}
+
+// TestG5ResolvedPlanLeavesNothingHidden: the folder that a plan publishes into goes away, so
+// the job is unknown, and comes back. With a person's word about the job its hidden file
+// goes, and what the tool made can be had.
+func TestG5ResolvedPlanLeavesNothingHidden(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, copyTool())
+	h.write(h.project("sub/other"), "other")
+	sub := filepath.Join(h.state, h.project("sub"))
+	move := func(from, to string) {
+		if err := os.Rename(from, to); err != nil {
+			t.Error(err)
+		}
+	}
+	h.store.failing(false, func(int) error {
+		if hidden, err := filepath.Glob(filepath.Join(sub, ".macexec-*.tmp")); err != nil || len(hidden) > 0 { // the plan
+			move(sub, sub+".away")
+		}
+		return nil
+	})
+	job := h.await(h.submit("copy", `{"output":"sub/made.txt"}`).ID, settled)
+	h.wantState(job, jobs.StateUnknown, jobs.EndNone)
+	h.Stop() // nobody attends to it any more
+	h.start()
+	for h.RetentionStatus().LastPass.IsZero() { // nor tidies what has ended
+		<-time.After(time.Millisecond)
+	}
+	h.store.failing(false, nil)
+	move(sub+".away", sub)
+	if _, err := h.Resolve(t.Context(), owner(), job.ID, jobs.StateFailed, "looked"); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := os.ReadDir(sub); err != nil || len(names) != 1 {
+		t.Errorf("in the folder: %v, %v", names, err)
+	}
+	f, _, err := h.OpenFile(t.Context(), owner(), "job:"+job.ID+"/made")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if text, err := io.ReadAll(f); err != nil || string(text) != "made\n" {
+		t.Errorf("it made %q, %v", text, err)
 	}
 }
 
