@@ -49,6 +49,9 @@ type Options struct {
 	Root string
 	// Keeper is the argument vector that plays the keeper, its program absolute.
 	Keeper []string
+	// Keepers is the folder of copies of keepers, in which that program lies under its
+	// digest; empty: there is none.
+	Keepers string
 	// BootSession is the host's present boot session.
 	BootSession string
 	// Logger may be nil.
@@ -59,6 +62,7 @@ type Options struct {
 type Executor struct {
 	root   string
 	keeper []string
+	copies string // the folder of keepers; empty: there is none
 	boot   string
 	log    *slog.Logger
 
@@ -86,7 +90,7 @@ func New(o Options) (*Executor, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Executor{root: filepath.Clean(o.Root), keeper: o.Keeper, boot: o.BootSession, log: o.Logger}, nil
+	return &Executor{root: filepath.Clean(o.Root), keeper: o.Keeper, copies: o.Keepers, boot: o.BootSession, log: o.Logger}, nil
 }
 
 // Root is the folder of all attempts.

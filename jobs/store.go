@@ -172,6 +172,13 @@ type Store interface {
 	// before a time, and returns how many entries it had. The chain goes on from an anchor:
 	// the Seq and the hash of the newest entry that was dropped.
 	DropJournal(ctx context.Context, before time.Time, keep int) (dropped int, err error)
+	// JournalToDrop returns how many entries all calls of DropJournal would drop now.
+	JournalToDrop(ctx context.Context, before time.Time, keep int) (int, error)
+
+	// CollectManifests removes the texts of manifests that no job with a record was
+	// accepted with, in one write with one entry, and returns how many they are, and their
+	// bytes. It reads the records of jobs if there may be one.
+	CollectManifests(ctx context.Context, q ManifestQuery) (n int, bytes int64, err error)
 
 	// Describe counts and measures what the store holds. It reads the whole file.
 	Describe(ctx context.Context) (StoreDescription, error)
@@ -189,6 +196,13 @@ type ExpiredQuery struct {
 	Spare  map[string]bool // ids that are left alone
 	From   uint64          // Seq
 	Limit  int             // of jobs that are returned
+}
+
+// ManifestQuery says which kept manifests are collected.
+type ManifestQuery struct {
+	Spare map[string]bool // digests of those that calls may be accepted with now
+	Gone  map[string]bool // ids of jobs that count as removed
+	Dry   bool            // remove nothing
 }
 
 // Expiry is what Expired found. Next is the From of the next part, 0 at the end.

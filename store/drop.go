@@ -44,12 +44,8 @@ func (b *batch) dropSegment(before time.Time, keep int) (n int, write func() err
 	if !ok {
 		return 0, nil, damaged("the anchor of the journal", "it is not a Seq and a hash")
 	}
-	last := (anchor.seq/segmentEntries + 1) * segmentEntries
-	if last >= b.chain.seq { // the newest entry always stays
-		return 0, nil, nil
-	}
-	tooMany := keep > 0 && b.chain.seq-last >= uint64(keep)
-	if !tooMany && !b.endsBefore(anchor.seq, last, before) {
+	last, ok := droppable(b.journal, anchor.seq, b.chain.seq, before, keep)
+	if !ok {
 		return 0, nil, nil
 	}
 	next := chainHead{seq: last}
@@ -78,12 +74,21 @@ func (b *batch) dropSegment(before time.Time, keep int) (n int, write func() err
 	}, nil
 }
 
+// droppable returns the end of the segment behind the anchor, and whether it may go.
+func droppable(journal *bbolt.Bucket, anchor, head uint64, before time.Time, keep int) (last uint64, ok bool) {
+	last = (anchor/segmentEntries + 1) * segmentEntries
+	if last >= head { // the newest entry always stays
+		return last, false
+	}
+	return last, keep > 0 && head-last >= uint64(keep) || endsBefore(journal, anchor, last, before)
+}
+
 // endsBefore reports whether all entries of a segment that can be read are of before a
 // time. The newest one alone may have been written while the clock was set back.
-func (b *batch) endsBefore(anchor, last uint64, before time.Time) bool {
+func endsBefore(journal *bbolt.Bucket, anchor, last uint64, before time.Time) bool {
 	readable := false
 	for seq := last; seq > anchor; seq-- {
-		e, err := rawEntry{seq, b.journal.Get(encodeU64(seq))}.decode()
+		e, err := rawEntry{seq, journal.Get(encodeU64(seq))}.decode()
 		if err != nil {
 			continue
 		}
@@ -92,6 +97,28 @@ func (b *batch) endsBefore(anchor, last uint64, before time.Time) bool {
 		}
 	}
 	return readable
+}
+
+// JournalToDrop implements jobs.Store.
+func (s *Store) JournalToDrop(ctx context.Context, before time.Time, keep int) (n int, err error) {
+	err = s.view(ctx, func(tx *bbolt.Tx) error {
+		anchor, ok := readAnchor(tx)
+		if !ok {
+			return damaged("the anchor of the journal", "it is not a Seq and a hash")
+		}
+		journal := tx.Bucket([]byte(bucketJournal))
+		newest, _ := journal.Cursor().Last()
+		at, head := anchor.seq, decodeU64(newest)
+		for {
+			last, ok := droppable(journal, at, head, before, keep)
+			if !ok {
+				n = int(at - anchor.seq)
+				return nil
+			}
+			at = last
+		}
+	})
+	return n, err
 }
 
 // dropEntries removes the entries up to one, and what bucket job_journal has of them.

@@ -198,6 +198,16 @@ func TestG12TheJournalGoesOnFromItsAnchor(t *testing.T) {
 		}
 	}
 	past, future := storetest.Time().Add(-time.Hour), storetest.Time().Add(time.Hour)
+	would := func(want int, before time.Time, keep int) {
+		t.Helper()
+		if n, err := s.JournalToDrop(t.Context(), before, keep); n != want || err != nil {
+			t.Errorf("%d entries would be dropped, %v; want %d", n, err, want)
+		}
+	}
+	would(0, past, 0)
+	would(0, past, 2*segmentEntries)
+	would(segmentEntries, past, segmentEntries)
+	would(2*segmentEntries, future, 0)
 	if n, err := s.DropJournal(t.Context(), past, 0); n != 0 || err != nil {
 		t.Errorf("dropped %d young entries, %v", n, err)
 	}
@@ -207,12 +217,14 @@ func TestG12TheJournalGoesOnFromItsAnchor(t *testing.T) {
 	if n, err := s.DropJournal(t.Context(), past, segmentEntries); n != segmentEntries || err != nil {
 		t.Errorf("dropped %d entries, %v", n, err)
 	}
+	would(segmentEntries, future, 0)
 	if n, err := s.DropJournal(t.Context(), future, 0); n != segmentEntries || err != nil {
 		t.Errorf("dropped %d old entries, %v", n, err)
 	}
 	if n, err := s.DropJournal(t.Context(), future, 0); n != 0 || err != nil {
 		t.Errorf("dropped %d entries of a segment that is not whole, %v", n, err)
 	}
+	would(0, future, 1)
 	err := s.Journal(t.Context(), 7, 0, func(jobs.Entry) bool { return true })
 	wantCode(t, err, jobs.CodeCursorExpired)
 	if good, err := s.VerifyJournal(t.Context()); err != nil || good != s.Head()-2*segmentEntries {

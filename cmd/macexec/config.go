@@ -39,6 +39,8 @@ type config struct {
 		JobBytes         int64 `json:"job_bytes"`
 		JournalSeconds   int64 `json:"journal_seconds"`
 		JournalEntries   int   `json:"journal_entries"`
+		TrashSeconds     int64 `json:"trash_seconds"`
+		TrashBytes       int64 `json:"trash_bytes"`
 	} `json:"retention"`
 	Confinement string `json:"confinement"`
 	Metrics     struct {
@@ -175,6 +177,7 @@ func (c config) limits() engine.Limits {
 			JobBytes:  c.Retention.JobBytes,
 
 			JournalAge: time.Duration(c.Retention.JournalSeconds) * time.Second, JournalEntries: c.Retention.JournalEntries,
+			TrashAge: time.Duration(c.Retention.TrashSeconds) * time.Second, TrashBytes: c.Retention.TrashBytes,
 		},
 	}
 }

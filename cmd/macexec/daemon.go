@@ -178,11 +178,12 @@ func newEngine(o serveOptions, conf config, records *store.Store, secret []byte,
 	if err != nil {
 		return nil, err
 	}
-	keeper, err := ownKeeper(filepath.Join(o.State, "keepers"))
+	keepers := filepath.Join(o.State, "keepers")
+	keeper, err := ownKeeper(keepers)
 	if err != nil {
 		return nil, err
 	}
-	exec, err := executor.New(executor.Options{Root: filepath.Join(o.State, "jobs"), Keeper: keeper, BootSession: boot, Logger: log})
+	exec, err := executor.New(executor.Options{Root: filepath.Join(o.State, "jobs"), Keeper: keeper, Keepers: keepers, BootSession: boot, Logger: log})
 	if err != nil {
 		return nil, err
 	}

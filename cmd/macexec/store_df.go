@@ -33,6 +33,14 @@ func writeUse(w io.Writer, u *macexecv1.StoreUse, colour bool) error {
 	f.add("store", fmt.Sprintf("%s, of which %s are free", show.Size(u.GetSize()), show.Size(u.GetFree())))
 	f.add("job folders", fmt.Sprintf("%d with %s", u.GetJobFolders(), show.Size(u.GetJobBytes())))
 	f.add("uploads", fmt.Sprintf("%d with %s", u.GetUploads(), show.Size(u.GetUploadBytes())))
+	for _, t := range u.GetTrash() {
+		switch {
+		case t.GetProblem() != "":
+			f.addStyled("trash of "+t.GetProject(), t.GetProblem(), show.Red)
+		case t.GetCount() > 0:
+			f.add("trash of "+t.GetProject(), fmt.Sprintf("%d with %s", t.GetCount(), show.Size(t.GetBytes())))
+		}
+	}
 	f.add("journal", fmt.Sprintf("entries %d to %d", u.GetJournalOldest(), u.GetJournalHead()))
 	for _, n := range u.GetJobs() {
 		if n.GetCount() > 0 {

@@ -15,10 +15,11 @@ import (
 )
 
 const storePruneHelp = `Remove now what is kept for longer than the configuration says: the records and folders of
-jobs that ended, the old end of the journal, and folders without a record. The daemon also
-does that by itself. Keys stay used for ever, and what was published stays.
+jobs that ended, the old end of the journal, folders without a record, what lies in the
+trash of projects, and manifests and keepers that no job needs. The daemon also does that
+by itself. Keys stay used for ever, and what was published stays.
 
-With --dry-run nothing is removed; the journal is not looked at.`
+With --dry-run nothing is removed.`
 
 func (a *app) storePruneCommand() *cobra.Command {
 	var dry bool
@@ -40,16 +41,19 @@ func (a *app) storePruneCommand() *cobra.Command {
 			return f
 		}
 		return a.print(resp, "", func(w io.Writer) error {
-			word, p := "removed", resp.GetPruned()
+			p := resp.GetPruned()
+			word := "removed"
 			if resp.GetDryRun() {
 				word = "would remove"
 			}
-			_, err := fmt.Fprintf(w, "%s %s and %s without a record, with %s of files", word, count(int(p.GetJobs()), "job"), count(int(p.GetFolders()), "folder"), show.Size(p.GetBytes()))
-			if err == nil && !resp.GetDryRun() {
-				_, err = fmt.Fprintf(w, ", and %d entries of the journal", p.GetJournalEntries())
+			_, err := fmt.Fprintf(w, "%s %s and %s without a record, with %s of files, and %d entries of the journal\n", word,
+				count(int(p.GetJobs()), "job"), count(int(p.GetFolders()), "folder"), show.Size(p.GetBytes()), p.GetJournalEntries())
+			if n := p.GetTrash(); err == nil && n > 0 {
+				_, err = fmt.Fprintf(w, "%s %d with %s from the trash of projects\n", word, n, show.Size(p.GetTrashBytes()))
 			}
-			if err == nil {
-				_, err = io.WriteString(w, "\n")
+			if n := p.GetManifests() + p.GetKeepers(); err == nil && n > 0 {
+				_, err = fmt.Fprintf(w, "%s %s and %s that no job needs, with %s\n", word,
+					count(int(p.GetManifests()), "manifest"), count(int(p.GetKeepers()), "keeper"), show.Size(p.GetUnusedBytes()))
 			}
 			return err
 		})

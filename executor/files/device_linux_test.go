@@ -175,3 +175,37 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("left behind: %q", left)
 	}
 }
+
+// What lies on another file system is not entered: neither the trash itself, nor a place
+// in it, nor a folder in a folder.
+func TestCollectingEntersNoOtherFileSystem(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{files.TrashFolder, files.TrashFolder + "/01J-host-0", files.TrashFolder + "/01J-host-0/out.mp4", files.TrashFolder + "/01J-host-0/out.mp4/sub"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			mount(t, "tmpfs", dir+"/"+at, "tmpfs", 0)
+			write(t, dir+"/"+files.TrashFolder+"/01J-host-0/out.mp4/sub/a.txt", "mine")
+			write(t, dir+"/"+files.TrashFolder+"/01J-host-0.json", `{"path": "out.mp4", "job": "01J-host", "verb": "remove", "at": "2020-01-02T03:04:05Z"}`)
+			bin, err := openRoot(t, dir).OpenTrash()
+			must(t, err)
+			if at == files.TrashFolder {
+				if bin != nil {
+					t.Error("the trash is another file system, and is taken for the project's")
+				}
+				return
+			}
+			defer bin.Close()
+			list, err := bin.List(t.Context())
+			must(t, err)
+			for _, one := range list {
+				if _, removed, err := bin.Remove(t.Context(), one); err != nil || removed {
+					t.Errorf("removed %t, %v", removed, err)
+				}
+			}
+			if len(list) != 1 || read(t, dir+"/"+files.TrashFolder+"/01J-host-0/out.mp4/sub/a.txt") != "mine" {
+				t.Errorf("of %v something is gone", list)
+			}
+		})
+	}
+}

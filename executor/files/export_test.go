@@ -54,3 +54,6 @@ func CreateLate(ctx context.Context, step Step, take func()) error {
 	}
 	return nil
 }
+
+// ReadNote reads a note that has the name of a step's folder.
+func ReadNote(name string, text []byte) (Trashed, bool) { return parseNote(name, text) }

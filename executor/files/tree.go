@@ -16,6 +16,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 // TreeEntry is a file or a folder inside a folder.
@@ -401,15 +403,25 @@ func (d folder) openSame(name string, there Facts) (*os.File, error) {
 	return f, nil
 }
 
-// removeTree removes what has the name, a folder with all that is in it, and follows
-// no link. That nothing is there is no error.
+// removeTree removes what has the name, a folder with all that is in it. It follows no
+// link, enters no other file system, and no folder that lies deeper than one can that
+// macexec takes: what it meets there was put there by somebody else, and is ErrTree or
+// ErrTooLarge. That nothing is there is no error.
 func (d folder) removeTree(ctx context.Context, name string) error {
+	at, err := FactsOf(d.f)
+	if err != nil {
+		return err
+	}
+	return d.removeOn(ctx, name, at.Device, 0)
+}
+
+func (d folder) removeOn(ctx context.Context, name string, device uint64, depth int) error {
 	there, ok, err := d.lstat(name)
 	if err != nil || !ok {
 		return err
 	}
 	if !there.Mode.IsDir() {
-		return gone(d.unlink(name))
+		return explain(name, gone(d.unlink(name)))
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -422,26 +434,48 @@ func (d folder) removeTree(ctx context.Context, name string) error {
 		return err
 	}
 	defer in.Close()
-	// Some file systems leave names out of a list that is read while it shrinks, so it
-	// is read until it is empty.
+	switch there, err := FactsOf(in.f); {
+	case err != nil:
+		return err
+	case there.Device != device:
+		return fmt.Errorf("%q: %w: another file system begins there", name, ErrTree)
+	case depth > MaxTreeDepth:
+		return fmt.Errorf("%q: %w: it lies deeper than %s", name, ErrTooLarge, counted(MaxTreeDepth, "level"))
+	}
+	if err := in.empty(ctx, device, depth); err != nil {
+		return err
+	}
+	return explain(name, gone(d.rmdir(name)))
+}
+
+// empty removes all that is in the folder. Some file systems leave names out of a list
+// that is read while it shrinks, so it is read until there is none.
+func (d folder) empty(ctx context.Context, device uint64, depth int) error {
+	opened := false
 	for {
-		some, err := in.f.Readdirnames(1024)
+		some, err := d.f.Readdirnames(1024)
 		if errors.Is(err, io.EOF) {
-			break
+			return nil
 		}
 		if err != nil {
-			return explain(name, err)
+			return explain(d.f.Name(), err)
 		}
-		for _, inner := range some {
-			if err := in.removeTree(ctx, inner); err != nil {
+		for _, name := range some {
+			err := d.removeOn(ctx, name, device, depth+1)
+			if errors.Is(err, unix.EACCES) && !opened {
+				opened = true // perhaps the folder is read-only, and one's own
+				if d.f.Chmod(0o700) == nil {
+					err = d.removeOn(ctx, name, device, depth+1)
+				}
+			}
+			if err != nil {
 				return err
 			}
 		}
-		if _, err := in.f.Seek(0, io.SeekStart); err != nil {
-			return explain(name, err)
+		if _, err := d.f.Seek(0, io.SeekStart); err != nil {
+			return explain(d.f.Name(), err)
 		}
 	}
-	return explain(name, gone(d.rmdir(name)))
 }
 
 // gone takes it for done that there is nothing to remove.

@@ -39,6 +39,7 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 		case jobs.StateRunning:
 			e.closedMeanwhile(ctx, job)
 			e.sched.expect(e.turnOf(ctx, job))
+			e.retention.inherited = append(e.retention.inherited, job.ID)
 			e.takeUp(job.ID)
 		case jobs.StateUnknown:
 			e.sched.keep(e.turnOf(ctx, job))

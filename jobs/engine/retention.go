@@ -23,6 +23,8 @@ type Retention struct {
 	JobBytes                     int64         // of the folders of all jobs; 0: any number
 	JournalAge                   time.Duration // 90 days
 	JournalEntries               int           // 0: any number
+	TrashAge                     time.Duration // of what lies in the trash of projects: 90 days
+	TrashBytes                   int64         // in the trash of all projects; 0: any number
 }
 
 // Kept bounds the jobs in one state.
@@ -35,7 +37,7 @@ type Kept struct {
 const defaultAge = 90 * 24 * time.Hour
 
 func (r Retention) withDefaults() Retention {
-	for _, age := range []*time.Duration{&r.Completed.Age, &r.Failed.Age, &r.Cancelled.Age, &r.JournalAge} {
+	for _, age := range []*time.Duration{&r.Completed.Age, &r.Failed.Age, &r.Cancelled.Age, &r.JournalAge, &r.TrashAge} {
 		*age = cmp.Or(*age, defaultAge)
 	}
 	return r
@@ -70,6 +72,24 @@ type Pruned struct {
 	Entries int // of the journal
 	Folders int // of jobs without a record
 	Bytes   int64
+
+	Trash      int // files and folders in the trash of projects
+	TrashBytes int64
+
+	Manifests, Keepers int   // that no job needs any more
+	UnusedBytes        int64 // of both
+}
+
+func (p *Pruned) add(q Pruned) {
+	p.Jobs += q.Jobs
+	p.Entries += q.Entries
+	p.Folders += q.Folders
+	p.Bytes += q.Bytes
+	p.Trash += q.Trash
+	p.TrashBytes += q.TrashBytes
+	p.Manifests += q.Manifests
+	p.Keepers += q.Keepers
+	p.UnusedBytes += q.UnusedBytes
 }
 
 // RetentionStatus is how retention does. A pass that fails is not given up: the next one
@@ -86,6 +106,10 @@ type RetentionStatus struct {
 type retention struct {
 	pass sync.Mutex    // is held by the one that runs
 	wake chan struct{} // enough jobs have ended
+
+	// inherited are the jobs that an earlier engine ran; the one that makes a pass forgets
+	// them when none runs any more.
+	inherited []string
 
 	mu     sync.Mutex
 	ended  int
@@ -178,10 +202,7 @@ func (r *retention) over(at time.Time, got Pruned, err error) {
 	defer r.mu.Unlock()
 	s := &r.status
 	s.LastPass = at
-	s.Removed.Jobs += got.Jobs
-	s.Removed.Entries += got.Entries
-	s.Removed.Folders += got.Folders
-	s.Removed.Bytes += got.Bytes
+	s.Removed.add(got)
 	if err == nil {
 		s.Failing, s.FailingSince = "", time.Time{}
 		return
@@ -205,7 +226,7 @@ func (e *Engine) RetentionStatus() RetentionStatus {
 func (e *Engine) retain() {
 	for pass := 0; ; pass++ {
 		e.guarded(func() {
-			if _, err := e.prune(e.stopped, e.limits().Retention, pruning{strays: pass%24 == 0}); err != nil && e.stopped.Err() == nil {
+			if _, err := e.prune(e.stopped, e.limits().Retention, pruning{all: pass%24 == 0}); err != nil && e.stopped.Err() == nil {
 				e.log.Error("what is too old could not all be removed; it is tried again", "error", err)
 			}
 		})
@@ -223,8 +244,8 @@ func (e *Engine) retain() {
 
 // pruning says how a pass is made.
 type pruning struct {
-	strays bool // also look for folders without a record
-	dry    bool // remove nothing
+	all bool // also look for what seldom is too old: all but jobs and the journal
+	dry bool // remove nothing
 
 	// Of the pass itself; prune sets them.
 	now     time.Time       // what ages count from
@@ -247,7 +268,7 @@ func (e *Engine) Prune(ctx context.Context, c Caller, olderThan time.Duration, d
 			return Pruned{}, err
 		}
 	}
-	return e.prune(ctx, r, pruning{strays: true, dry: dry})
+	return e.prune(ctx, r, pruning{all: true, dry: dry})
 }
 
 // prune makes one pass. A record goes before its folder, so that a crash in between
@@ -282,19 +303,26 @@ func (e *Engine) prune(ctx context.Context, r Retention, how pruning) (got Prune
 	if r.JobBytes > 0 {
 		errs = append(errs, e.pruneBytes(ctx, r.JobBytes, spare, how, &got))
 	}
-	for !how.dry && ctx.Err() == nil {
-		n, err := e.store.DropJournal(ctx, how.now.Add(-r.JournalAge), r.JournalEntries)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		if got.Entries += n; n == 0 {
-			break
-		}
+	errs = append(errs, e.pruneJournal(ctx, r, how, &got))
+	if how.all {
+		errs = append(errs, e.pruneStrays(ctx, how, &got), e.pruneManifests(ctx, how, &got), e.pruneKeepers(ctx, how, &got))
 	}
-	if how.strays {
-		errs = append(errs, e.pruneStrays(ctx, how, &got))
+	if how.all || r.TrashBytes > 0 {
+		errs = append(errs, e.pruneTrash(ctx, r, how, &got)) // last: a disk that is far away may take its time
 	}
 	return got, errors.Join(append(errs, ctx.Err())...)
+}
+
+func (e *Engine) pruneJournal(ctx context.Context, r Retention, how pruning, got *Pruned) (err error) {
+	before := how.now.Add(-r.JournalAge)
+	if how.dry {
+		got.Entries, err = e.store.JournalToDrop(ctx, before, r.JournalEntries)
+		return err
+	}
+	for n := 1; n > 0 && err == nil && ctx.Err() == nil; got.Entries += n {
+		n, err = e.store.DropJournal(ctx, before, r.JournalEntries)
+	}
+	return err
 }
 
 // readByOpen returns the jobs whose artifacts open jobs read, and those that they

@@ -95,6 +95,13 @@ func TestRetentionByCount(t *testing.T) {
 	l := *h.bounds.Load()
 	l.Retention.Completed.Count = 2
 	h.bounds.Store(&l)
+	l.Retention.JobBytes = 1
+	h.bounds.Store(&l)
+	if would, err := h.Prune(t.Context(), owner(), 0, true); err != nil || would.Jobs != 5 {
+		t.Errorf("by both it would remove %+v, %v", would, err)
+	}
+	l.Retention.JobBytes = 0
+	h.bounds.Store(&l)
 	if got, err := h.Prune(t.Context(), owner(), 0, false); err != nil || got.Jobs != 3 {
 		t.Errorf("removed %+v, %v", got, err)
 	}

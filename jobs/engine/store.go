@@ -68,6 +68,7 @@ type StoreUse struct {
 
 	JobFolders, JobBytes int64 // with logs, and artifacts that were not published
 	Blobs, BlobBytes     int64 // uploads
+	Trash                []TrashUse
 	Head                 uint64
 }
 
@@ -101,5 +102,6 @@ func (e *Engine) DescribeStore(ctx context.Context, _ Caller) (use StoreUse, err
 			}
 		}
 	}
-	return use, nil
+	use.Trash, err = e.trashUse(ctx)
+	return use, err
 }

@@ -479,7 +479,9 @@ type StoreUse struct {
 	// Uploaded files.
 	Uploads int64 `protobuf:"varint,10,opt,name=uploads,proto3" json:"uploads,omitempty"`
 	// Bytes of them.
-	UploadBytes   int64 `protobuf:"varint,11,opt,name=upload_bytes,json=uploadBytes,proto3" json:"upload_bytes,omitempty"`
+	UploadBytes int64 `protobuf:"varint,11,opt,name=upload_bytes,json=uploadBytes,proto3" json:"upload_bytes,omitempty"`
+	// What the trash of each project holds.
+	Trash         []*TrashUse `protobuf:"bytes,12,rep,name=trash,proto3" json:"trash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -591,6 +593,86 @@ func (x *StoreUse) GetUploadBytes() int64 {
 	return 0
 }
 
+func (x *StoreUse) GetTrash() []*TrashUse {
+	if x != nil {
+		return x.Trash
+	}
+	return nil
+}
+
+// TrashUse is what a project's trash holds of what jobs of this host moved there.
+type TrashUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The project.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// Files and folders.
+	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Bytes of them.
+	Bytes int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Why that cannot be told; empty if it can. A project that is not there has none.
+	Problem       string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrashUse) Reset() {
+	*x = TrashUse{}
+	mi := &file_macexec_v1_store_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrashUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrashUse) ProtoMessage() {}
+
+func (x *TrashUse) ProtoReflect() protoreflect.Message {
+	mi := &file_macexec_v1_store_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrashUse.ProtoReflect.Descriptor instead.
+func (*TrashUse) Descriptor() ([]byte, []int) {
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TrashUse) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *TrashUse) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *TrashUse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TrashUse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // StorePart is one part of the store.
 type StorePart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -606,7 +688,7 @@ type StorePart struct {
 
 func (x *StorePart) Reset() {
 	*x = StorePart{}
-	mi := &file_macexec_v1_store_service_proto_msgTypes[9]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +700,7 @@ func (x *StorePart) String() string {
 func (*StorePart) ProtoMessage() {}
 
 func (x *StorePart) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_store_service_proto_msgTypes[9]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +713,7 @@ func (x *StorePart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StorePart.ProtoReflect.Descriptor instead.
 func (*StorePart) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{9}
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StorePart) GetName() string {
@@ -668,7 +750,7 @@ type StoreCount struct {
 
 func (x *StoreCount) Reset() {
 	*x = StoreCount{}
-	mi := &file_macexec_v1_store_service_proto_msgTypes[10]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +762,7 @@ func (x *StoreCount) String() string {
 func (*StoreCount) ProtoMessage() {}
 
 func (x *StoreCount) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_store_service_proto_msgTypes[10]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +775,7 @@ func (x *StoreCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreCount.ProtoReflect.Descriptor instead.
 func (*StoreCount) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{10}
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StoreCount) GetState() JobState {
@@ -723,7 +805,7 @@ type PruneStoreRequest struct {
 
 func (x *PruneStoreRequest) Reset() {
 	*x = PruneStoreRequest{}
-	mi := &file_macexec_v1_store_service_proto_msgTypes[11]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +817,7 @@ func (x *PruneStoreRequest) String() string {
 func (*PruneStoreRequest) ProtoMessage() {}
 
 func (x *PruneStoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_store_service_proto_msgTypes[11]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +830,7 @@ func (x *PruneStoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneStoreRequest.ProtoReflect.Descriptor instead.
 func (*PruneStoreRequest) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{11}
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PruneStoreRequest) GetDryRun() bool {
@@ -778,7 +860,7 @@ type PruneStoreResponse struct {
 
 func (x *PruneStoreResponse) Reset() {
 	*x = PruneStoreResponse{}
-	mi := &file_macexec_v1_store_service_proto_msgTypes[12]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +872,7 @@ func (x *PruneStoreResponse) String() string {
 func (*PruneStoreResponse) ProtoMessage() {}
 
 func (x *PruneStoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_store_service_proto_msgTypes[12]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +885,7 @@ func (x *PruneStoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneStoreResponse.ProtoReflect.Descriptor instead.
 func (*PruneStoreResponse) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{12}
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PruneStoreResponse) GetPruned() *Pruned {
@@ -825,19 +907,29 @@ type Pruned struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Jobs, with their folders.
 	Jobs int64 `protobuf:"varint,1,opt,name=jobs,proto3" json:"jobs,omitempty"`
-	// Entries of the journal; they are not counted in a dry run.
+	// Entries of the journal.
 	JournalEntries int64 `protobuf:"varint,2,opt,name=journal_entries,json=journalEntries,proto3" json:"journal_entries,omitempty"`
 	// Folders of jobs without a record.
 	Folders int64 `protobuf:"varint,3,opt,name=folders,proto3" json:"folders,omitempty"`
 	// Bytes in folders.
-	Bytes         int64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Bytes int64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Files and folders in the trash of projects.
+	Trash int64 `protobuf:"varint,5,opt,name=trash,proto3" json:"trash,omitempty"`
+	// Bytes of them.
+	TrashBytes int64 `protobuf:"varint,6,opt,name=trash_bytes,json=trashBytes,proto3" json:"trash_bytes,omitempty"`
+	// Texts of manifests that no job with a record was accepted with.
+	Manifests int64 `protobuf:"varint,7,opt,name=manifests,proto3" json:"manifests,omitempty"`
+	// Keepers that no attempt needs.
+	Keepers int64 `protobuf:"varint,8,opt,name=keepers,proto3" json:"keepers,omitempty"`
+	// Bytes of manifests and keepers.
+	UnusedBytes   int64 `protobuf:"varint,9,opt,name=unused_bytes,json=unusedBytes,proto3" json:"unused_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_macexec_v1_store_service_proto_msgTypes[13]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -849,7 +941,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_store_service_proto_msgTypes[13]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -862,7 +954,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{13}
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Pruned) GetJobs() int64 {
@@ -893,6 +985,41 @@ func (x *Pruned) GetBytes() int64 {
 	return 0
 }
 
+func (x *Pruned) GetTrash() int64 {
+	if x != nil {
+		return x.Trash
+	}
+	return 0
+}
+
+func (x *Pruned) GetTrashBytes() int64 {
+	if x != nil {
+		return x.TrashBytes
+	}
+	return 0
+}
+
+func (x *Pruned) GetManifests() int64 {
+	if x != nil {
+		return x.Manifests
+	}
+	return 0
+}
+
+func (x *Pruned) GetKeepers() int64 {
+	if x != nil {
+		return x.Keepers
+	}
+	return 0
+}
+
+func (x *Pruned) GetUnusedBytes() int64 {
+	if x != nil {
+		return x.UnusedBytes
+	}
+	return 0
+}
+
 // RetentionStatus is how the removing of what is kept for too long does.
 type RetentionStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -912,7 +1039,7 @@ type RetentionStatus struct {
 
 func (x *RetentionStatus) Reset() {
 	*x = RetentionStatus{}
-	mi := &file_macexec_v1_store_service_proto_msgTypes[14]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1051,7 @@ func (x *RetentionStatus) String() string {
 func (*RetentionStatus) ProtoMessage() {}
 
 func (x *RetentionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_macexec_v1_store_service_proto_msgTypes[14]
+	mi := &file_macexec_v1_store_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1064,7 @@ func (x *RetentionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetentionStatus.ProtoReflect.Descriptor instead.
 func (*RetentionStatus) Descriptor() ([]byte, []int) {
-	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{14}
+	return file_macexec_v1_store_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RetentionStatus) GetLastPass() *timestamppb.Timestamp {
@@ -1004,7 +1131,7 @@ const file_macexec_v1_store_service_proto_rawDesc = "" +
 	"known_head\x18\x06 \x01(\x04R\tknownHead\"\x16\n" +
 	"\x14DescribeStoreRequest\"?\n" +
 	"\x15DescribeStoreResponse\x12&\n" +
-	"\x03use\x18\x01 \x01(\v2\x14.macexec.v1.StoreUseR\x03use\"\xf0\x02\n" +
+	"\x03use\x18\x01 \x01(\v2\x14.macexec.v1.StoreUseR\x03use\"\x9c\x03\n" +
 	"\bStoreUse\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x12\n" +
 	"\x04free\x18\x02 \x01(\x03R\x04free\x12+\n" +
@@ -1020,7 +1147,13 @@ const file_macexec_v1_store_service_proto_rawDesc = "" +
 	"\tjob_bytes\x18\t \x01(\x03R\bjobBytes\x12\x18\n" +
 	"\auploads\x18\n" +
 	" \x01(\x03R\auploads\x12!\n" +
-	"\fupload_bytes\x18\v \x01(\x03R\vuploadBytes\"I\n" +
+	"\fupload_bytes\x18\v \x01(\x03R\vuploadBytes\x12*\n" +
+	"\x05trash\x18\f \x03(\v2\x14.macexec.v1.TrashUseR\x05trash\"j\n" +
+	"\bTrashUse\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\"I\n" +
 	"\tStorePart\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x03R\x04rows\x12\x14\n" +
@@ -1035,12 +1168,18 @@ const file_macexec_v1_store_service_proto_rawDesc = "" +
 	"older_than\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tolderThan\"Y\n" +
 	"\x12PruneStoreResponse\x12*\n" +
 	"\x06pruned\x18\x01 \x01(\v2\x12.macexec.v1.PrunedR\x06pruned\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"u\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\x87\x02\n" +
 	"\x06Pruned\x12\x12\n" +
 	"\x04jobs\x18\x01 \x01(\x03R\x04jobs\x12'\n" +
 	"\x0fjournal_entries\x18\x02 \x01(\x03R\x0ejournalEntries\x12\x18\n" +
 	"\afolders\x18\x03 \x01(\x03R\afolders\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\"\xef\x01\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05trash\x18\x05 \x01(\x03R\x05trash\x12\x1f\n" +
+	"\vtrash_bytes\x18\x06 \x01(\x03R\n" +
+	"trashBytes\x12\x1c\n" +
+	"\tmanifests\x18\a \x01(\x03R\tmanifests\x12\x18\n" +
+	"\akeepers\x18\b \x01(\x03R\akeepers\x12!\n" +
+	"\funused_bytes\x18\t \x01(\x03R\vunusedBytes\"\xef\x01\n" +
 	"\x0fRetentionStatus\x127\n" +
 	"\tlast_pass\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\blastPass\x12\x18\n" +
 	"\afailing\x18\x02 \x01(\tR\afailing\x12?\n" +
@@ -1066,7 +1205,7 @@ func file_macexec_v1_store_service_proto_rawDescGZIP() []byte {
 	return file_macexec_v1_store_service_proto_rawDescData
 }
 
-var file_macexec_v1_store_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_macexec_v1_store_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_macexec_v1_store_service_proto_goTypes = []any{
 	(*BackupStoreRequest)(nil),     // 0: macexec.v1.BackupStoreRequest
 	(*BackupStoreResponse)(nil),    // 1: macexec.v1.BackupStoreResponse
@@ -1077,42 +1216,44 @@ var file_macexec_v1_store_service_proto_goTypes = []any{
 	(*DescribeStoreRequest)(nil),   // 6: macexec.v1.DescribeStoreRequest
 	(*DescribeStoreResponse)(nil),  // 7: macexec.v1.DescribeStoreResponse
 	(*StoreUse)(nil),               // 8: macexec.v1.StoreUse
-	(*StorePart)(nil),              // 9: macexec.v1.StorePart
-	(*StoreCount)(nil),             // 10: macexec.v1.StoreCount
-	(*PruneStoreRequest)(nil),      // 11: macexec.v1.PruneStoreRequest
-	(*PruneStoreResponse)(nil),     // 12: macexec.v1.PruneStoreResponse
-	(*Pruned)(nil),                 // 13: macexec.v1.Pruned
-	(*RetentionStatus)(nil),        // 14: macexec.v1.RetentionStatus
-	(*timestamppb.Timestamp)(nil),  // 15: google.protobuf.Timestamp
-	(JobState)(0),                  // 16: macexec.v1.JobState
-	(*durationpb.Duration)(nil),    // 17: google.protobuf.Duration
+	(*TrashUse)(nil),               // 9: macexec.v1.TrashUse
+	(*StorePart)(nil),              // 10: macexec.v1.StorePart
+	(*StoreCount)(nil),             // 11: macexec.v1.StoreCount
+	(*PruneStoreRequest)(nil),      // 12: macexec.v1.PruneStoreRequest
+	(*PruneStoreResponse)(nil),     // 13: macexec.v1.PruneStoreResponse
+	(*Pruned)(nil),                 // 14: macexec.v1.Pruned
+	(*RetentionStatus)(nil),        // 15: macexec.v1.RetentionStatus
+	(*timestamppb.Timestamp)(nil),  // 16: google.protobuf.Timestamp
+	(JobState)(0),                  // 17: macexec.v1.JobState
+	(*durationpb.Duration)(nil),    // 18: google.protobuf.Duration
 }
 var file_macexec_v1_store_service_proto_depIdxs = []int32{
 	2,  // 0: macexec.v1.BackupStoreResponse.copy:type_name -> macexec.v1.StoreCopy
 	5,  // 1: macexec.v1.ConfirmRestoreResponse.restore:type_name -> macexec.v1.StoreRestore
-	15, // 2: macexec.v1.StoreRestore.at:type_name -> google.protobuf.Timestamp
+	16, // 2: macexec.v1.StoreRestore.at:type_name -> google.protobuf.Timestamp
 	8,  // 3: macexec.v1.DescribeStoreResponse.use:type_name -> macexec.v1.StoreUse
-	9,  // 4: macexec.v1.StoreUse.parts:type_name -> macexec.v1.StorePart
-	10, // 5: macexec.v1.StoreUse.jobs:type_name -> macexec.v1.StoreCount
-	16, // 6: macexec.v1.StoreCount.state:type_name -> macexec.v1.JobState
-	17, // 7: macexec.v1.PruneStoreRequest.older_than:type_name -> google.protobuf.Duration
-	13, // 8: macexec.v1.PruneStoreResponse.pruned:type_name -> macexec.v1.Pruned
-	15, // 9: macexec.v1.RetentionStatus.last_pass:type_name -> google.protobuf.Timestamp
-	15, // 10: macexec.v1.RetentionStatus.failing_since:type_name -> google.protobuf.Timestamp
-	13, // 11: macexec.v1.RetentionStatus.removed:type_name -> macexec.v1.Pruned
-	0,  // 12: macexec.v1.StoreService.BackupStore:input_type -> macexec.v1.BackupStoreRequest
-	3,  // 13: macexec.v1.StoreService.ConfirmRestore:input_type -> macexec.v1.ConfirmRestoreRequest
-	6,  // 14: macexec.v1.StoreService.DescribeStore:input_type -> macexec.v1.DescribeStoreRequest
-	11, // 15: macexec.v1.StoreService.PruneStore:input_type -> macexec.v1.PruneStoreRequest
-	1,  // 16: macexec.v1.StoreService.BackupStore:output_type -> macexec.v1.BackupStoreResponse
-	4,  // 17: macexec.v1.StoreService.ConfirmRestore:output_type -> macexec.v1.ConfirmRestoreResponse
-	7,  // 18: macexec.v1.StoreService.DescribeStore:output_type -> macexec.v1.DescribeStoreResponse
-	12, // 19: macexec.v1.StoreService.PruneStore:output_type -> macexec.v1.PruneStoreResponse
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	10, // 4: macexec.v1.StoreUse.parts:type_name -> macexec.v1.StorePart
+	11, // 5: macexec.v1.StoreUse.jobs:type_name -> macexec.v1.StoreCount
+	9,  // 6: macexec.v1.StoreUse.trash:type_name -> macexec.v1.TrashUse
+	17, // 7: macexec.v1.StoreCount.state:type_name -> macexec.v1.JobState
+	18, // 8: macexec.v1.PruneStoreRequest.older_than:type_name -> google.protobuf.Duration
+	14, // 9: macexec.v1.PruneStoreResponse.pruned:type_name -> macexec.v1.Pruned
+	16, // 10: macexec.v1.RetentionStatus.last_pass:type_name -> google.protobuf.Timestamp
+	16, // 11: macexec.v1.RetentionStatus.failing_since:type_name -> google.protobuf.Timestamp
+	14, // 12: macexec.v1.RetentionStatus.removed:type_name -> macexec.v1.Pruned
+	0,  // 13: macexec.v1.StoreService.BackupStore:input_type -> macexec.v1.BackupStoreRequest
+	3,  // 14: macexec.v1.StoreService.ConfirmRestore:input_type -> macexec.v1.ConfirmRestoreRequest
+	6,  // 15: macexec.v1.StoreService.DescribeStore:input_type -> macexec.v1.DescribeStoreRequest
+	12, // 16: macexec.v1.StoreService.PruneStore:input_type -> macexec.v1.PruneStoreRequest
+	1,  // 17: macexec.v1.StoreService.BackupStore:output_type -> macexec.v1.BackupStoreResponse
+	4,  // 18: macexec.v1.StoreService.ConfirmRestore:output_type -> macexec.v1.ConfirmRestoreResponse
+	7,  // 19: macexec.v1.StoreService.DescribeStore:output_type -> macexec.v1.DescribeStoreResponse
+	13, // 20: macexec.v1.StoreService.PruneStore:output_type -> macexec.v1.PruneStoreResponse
+	17, // [17:21] is the sub-list for method output_type
+	13, // [13:17] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_macexec_v1_store_service_proto_init() }
@@ -1127,7 +1268,7 @@ func file_macexec_v1_store_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_macexec_v1_store_service_proto_rawDesc), len(file_macexec_v1_store_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
