@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -153,7 +154,7 @@ const (
 // file is put at path.
 func (w *world) step(verb files.Verb, path string) files.Step {
 	w.t.Helper()
-	s := files.Step{Verb: verb, Root: w.root, Path: path, Job: "01J-host", Folder: w.folder}
+	s := files.Step{Verb: verb, Root: w.root, Path: path, Job: "01J-host", At: time.Now(), Folder: w.folder}
 	if verb != files.Remove {
 		s.Temp = files.TempPath("01J-host", 0, path)
 		s.Source = filepath.Join(w.state, "artifact")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,8 +46,10 @@ type Step struct {
 	// Source is the absolute path of the kept artifact. It stays there until the step
 	// is done, so that a step that fails costs nothing.
 	Source string
-	// Job is written beside what goes to the trash, for a person who looks there.
+	// Job and At are written beside what goes to the trash: for a person who looks there,
+	// and for whoever removes it when it has been there for long.
 	Job string
+	At  time.Time
 }
 
 // TempPath is the hidden name for step n of a job, beside dest.

@@ -165,6 +165,9 @@ func TestTrashIsCollected(t *testing.T) {
 
 	stays = append(stays, there(young)...)
 	d.wantTrash(slices.Concat(stays, there(ofOld), there(replaced))...)
+	if code, out := d.macexec("store", "prune", "--dry-run"); code != 0 || !strings.Contains(out, "would remove 2 with 11 B from the trash of projects") {
+		t.Errorf("store prune --dry-run: %d, %s", code, out)
+	}
 	for _, dry := range []bool{true, false} {
 		if got := d.pruneOnly(dry); got.GetTrash() != 2 || got.GetTrashBytes() != int64(len("old"+"replaced")) || got.GetJobs() != 0 {
 			t.Errorf("dry %t: %v", dry, got)

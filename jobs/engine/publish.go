@@ -193,7 +193,7 @@ func (a *attempt) withStep(ctx context.Context, step jobs.PublishStep, artifacts
 	return do(files.Step{
 		Verb: files.Verb(step.Verb), Root: root, Path: step.Path, Temp: step.Temp, Trash: step.Trash, Folder: step.Folder,
 		OldSHA256: step.OldSHA256, SHA256: step.SHA256, Device: step.Device, Inode: step.Inode,
-		Source: source, Job: a.job.ID,
+		Source: source, Job: a.job.ID, At: a.e.deadlines.most(),
 	})
 }
 
