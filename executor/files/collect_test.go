@@ -315,4 +315,3 @@ func FuzzTrashNote(f *testing.F) {
 		}
 	})
 }
-

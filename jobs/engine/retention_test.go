@@ -151,8 +151,9 @@ func TestSetClockPrunesNothing(t *testing.T) {
 func TestB09AFailingPurgeIsTold(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, copyTool())
+	h.awaitPass() // it would count
 	broken := &unprunable{Store: h.Engine.store, why: jobs.Errorf(jobs.CodeRecordDamaged, "a page is damaged")}
-	h.retention.pass.Lock() // the pass of the start is over, or comes after this
+	h.retention.pass.Lock()
 	h.Engine.store = broken
 	h.retention.pass.Unlock()
 	for range 2 {

@@ -35,7 +35,7 @@ func (e *Engine) pruneTrash(ctx context.Context, r Retention, how pruning, got *
 		project string
 	}
 	var rest []young
-	failed := e.eachTrash(ctx, func(project string, bin *files.Trash) error {
+	failed := e.eachTrash(ctx, anyProject, func(project string, bin *files.Trash) error {
 		return e.eachTrashed(ctx, bin, func(one files.Trashed) error {
 			old := one.At.Before(before)
 			if !old && r.TrashBytes == 0 {
@@ -68,7 +68,8 @@ func (e *Engine) pruneTrash(ctx context.Context, r Retention, how pruning, got *
 			due[one.project] = append(due[one.project], one.Trashed)
 		}
 	}
-	removed := e.eachTrash(ctx, func(project string, bin *files.Trash) error {
+	some := func(project string) bool { return len(due[project]) > 0 }
+	removed := e.eachTrash(ctx, some, func(project string, bin *files.Trash) error {
 		return e.emptyTrash(ctx, project, bin, due[project], how, got)
 	})
 	return errors.Join(failed, removed)
@@ -112,10 +113,7 @@ func (e *Engine) emptyTrash(ctx context.Context, project string, bin *files.Tras
 		}
 		errs = append(errs, err)
 	}
-	if len(due) > 0 {
-		errs = append(errs, bin.Drop())
-	}
-	return firstOf(errs)
+	return firstOf(append(errs, bin.Drop()))
 }
 
 // firstOf is the first of some errors, and how many more there are.
@@ -133,7 +131,7 @@ func firstOf(errs []error) error {
 
 // eachTrash opens the trash of every project that is there and has one, each folder once,
 // whatever its names are. An error is told with the project, and stops no other.
-func (e *Engine) eachTrash(ctx context.Context, do func(project string, bin *files.Trash) error) error {
+func (e *Engine) eachTrash(ctx context.Context, wanted func(project string) bool, do func(project string, bin *files.Trash) error) error {
 	projects, err := e.store.Projects(ctx)
 	if err != nil {
 		return err
@@ -143,6 +141,9 @@ func (e *Engine) eachTrash(ctx context.Context, do func(project string, bin *fil
 	for _, p := range projects {
 		if ctx.Err() != nil {
 			break
+		}
+		if !wanted(p.Name) {
+			continue
 		}
 		err := inTrash(p.Root, func(bin *files.Trash) error {
 			if slices.ContainsFunc(seen, bin.Same) {
@@ -157,6 +158,8 @@ func (e *Engine) eachTrash(ctx context.Context, do func(project string, bin *fil
 	}
 	return errors.Join(errs...)
 }
+
+func anyProject(string) bool { return true }
 
 func inTrash(root string, do func(*files.Trash) error) error {
 	r, err := files.OpenRoot(root)

@@ -38,6 +38,19 @@ func (h *host) discard(root, job string, n int, at time.Time, content string) (p
 	return path
 }
 
+// awaitPass returns when the pass of the start is over, so that it is the test's own that
+// removes something.
+func (h *host) awaitPass() {
+	h.t.Helper()
+	for h.RetentionStatus().LastPass.IsZero() {
+		select {
+		case <-h.t.Context().Done():
+			h.t.Fatal("there was no pass at the start")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 func (h *host) retain(change func(*Retention)) {
 	l := h.limits()
 	change(&l.Retention)
@@ -86,6 +99,7 @@ func TestTrashIsKeptForItsTime(t *testing.T) {
 artifacts: [{name: made, file: "'made.txt'", media_types: [text/plain], required: true}]
 publish: [{create: made, at: output}]
 result: "{'ok': true}"`))
+	h.awaitPass()
 	done, err := h.copyUnder("k", "out")
 	if err != nil {
 		t.Fatal(err)
@@ -152,6 +166,7 @@ result: "{'ok': true}"`))
 func TestTrashByBytes(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, copyTool())
+	h.awaitPass()
 	done, err := h.copyUnder("k", "out")
 	if err != nil {
 		t.Fatal(err)
@@ -194,6 +209,7 @@ func TestTrashByBytes(t *testing.T) {
 func TestTrashOfProjectsThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, copyTool())
+	h.awaitPass()
 	root, dir := filepath.Join(h.state, h.project("")), t.TempDir()
 	old := h.discard(root, "01jqxw6q2w8y4n0000000000zz-"+h.store.HostID(), 0, time.Now().Add(-91*day), "old")
 	for _, name := range []string{"away", "b"} {

@@ -31,7 +31,7 @@ func (e *Engine) pruneKeepers(ctx context.Context, how pruning, got *Pruned) err
 		if jobs.CodeOf(err) == jobs.CodeJobNotFound || err == nil && job.State != jobs.StateRunning {
 			continue
 		}
-		return nil //nolint:nilerr // a job whose record is damaged may have a keeper
+		return nil // also one whose record is damaged may have a keeper
 	}
 	n, bytes, err := e.exec.OldKeepers(true)
 	if err == nil && n > 0 && !how.dry {
