@@ -27,6 +27,7 @@ func Load(ctx context.Context, path string, list iter.Seq[*jobs.Job]) (err error
 	defer func() { err = errors.Join(err, s.Close()) }()
 	s.db.NoSync = true
 	l := loader{s: s}
+	defer l.giveUp() // a store with an open transaction cannot be closed
 	for j := range list {
 		if err := errors.Join(ctx.Err(), l.add(j)); err != nil {
 			return err
@@ -86,28 +87,38 @@ func (l *loader) commit() error {
 		return nil
 	}
 	b := l.b
-	l.b, l.n = nil, 0
-	if err := errors.Join(b.finish(), b.tx.Commit()); err != nil {
+	if err := b.finish(); err != nil {
 		return err
 	}
+	if err := b.tx.Commit(); err != nil {
+		return err
+	}
+	l.b, l.n = nil, 0
 	l.s.jobSeq, l.s.chain = b.jobSeq, b.chain
 	return nil
+}
+
+// giveUp drops what is not committed.
+func (l *loader) giveUp() {
+	if l.b != nil {
+		_ = l.b.tx.Rollback()
+	}
 }
 
 func (l *loader) addKeys() error {
 	slices.SortFunc(l.keys, func(a, b loadedKey) int { return bytes.Compare(a.place, b.place) })
 	for some := range slices.Chunk(l.keys, 8*loadBatch) {
-		b, err := l.s.begin()
-		if err != nil {
+		var err error
+		if l.b, err = l.s.begin(); err != nil {
 			return err
 		}
-		b.keys.FillPercent = fillRandom
+		l.b.keys.FillPercent = fillRandom
 		for _, key := range some {
-			if err := b.keys.Put(key.place, key.record); err != nil {
+			if err := l.b.keys.Put(key.place, key.record); err != nil {
 				return err
 			}
 		}
-		if err := b.tx.Commit(); err != nil {
+		if err := l.commit(); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/macexec/macexec/jobs"
@@ -42,4 +44,22 @@ func TestLoad(t *testing.T) {
 	if err != nil || len(sum.Rows) != 1 || sum.Rows[0].Cancelled != n {
 		t.Errorf("got %+v, %v", sum, err)
 	}
+}
+
+// A load that is called off ends, and gives the store back.
+func TestLoadIsCalledOff(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	err := store.Load(ctx, path, func(yield func(*jobs.Job) bool) {
+		for i := 0; yield(storetest.NewJob(i)); i++ {
+			if i == 5 {
+				cancel()
+			}
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	open(t, path)
 }
