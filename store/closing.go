@@ -169,8 +169,8 @@ func (s *Store) Closed(ctx context.Context, j *jobs.Job) (why string, err error)
 // closed, or "".
 func (b *batch) closedFor(j *jobs.Job) (string, error) {
 	c := closings{records: b.bucket(bucketClosed), own: func(run, call string) (bool, error) {
-		if err := b.flush(); err != nil { // of what the operations before have written
-			return false, err
+		if b.broken = guarded(b.flush); b.broken != nil { // of what the operations before have written
+			return false, b.broken
 		}
 		return b.s.hasCall(b.tx, j, run, call)
 	}}

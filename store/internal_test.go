@@ -384,3 +384,53 @@ func TestG8NoOtherManifestIsShown(t *testing.T) {
 		t.Errorf("Check: %q, %v", problems, err)
 	}
 }
+
+// G13: a write that stumbles while another operation of its batch looks something up takes
+// nothing with it: neither is a part of it kept, nor is the batch lost.
+func TestStumblingLookup(t *testing.T) {
+	t.Parallel()
+	s := openNew(t)
+	if _, err := s.CloseRuns(t.Context(), jobs.RunClosing{Principal: "orchestrator", Calls: []jobs.RunCall{{RunID: "elsewhere", CallID: "parent"}}}); err != nil {
+		t.Fatal(err)
+	}
+	first, second := storetest.NewJob(1), storetest.NewJob(2)
+	first.Call.Context.RunID, first.Call.Context.ToolCallID = second.Call.Context.RunID, "parent"
+	second.Call.Context.ParentCallID = "parent" // so the index is asked whose call that is
+	var ops []*operation
+	stumbled := false
+	for _, job := range []*jobs.Job{first, second} {
+		p, err := s.prepare(storetest.Submission(job))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops = append(ops, &operation{done: make(chan struct{}), check: func(b *batch) (func() error, error) {
+			if job == second && !stumbled {
+				stumbled = true
+				b.marks.recent, b.broken = nil, errors.New("a page is damaged") // as of a flush that stumbles
+				return nil, b.broken
+			}
+			_, write, err := b.submit(p)
+			return write, err
+		}})
+	}
+	s.mu.Lock() // so that both are in one batch
+	s.pending = append(s.pending, ops...)
+	s.mu.Unlock()
+	s.wake <- struct{}{}
+	for _, op := range ops {
+		<-op.done
+		if op.err != nil {
+			t.Error(op.err)
+		}
+	}
+	for _, job := range []*jobs.Job{first, second} {
+		page, err := s.List(t.Context(), jobs.Query{ToolCall: job.Call.Context.ToolCallID})
+		if err != nil || len(page.Jobs) != 1 || page.Jobs[0].ID != job.ID {
+			t.Errorf("of call %s: %+v, %v", job.Call.Context.ToolCallID, page, err)
+		}
+	}
+	_ = s.Close()
+	if problems, err := Check(s.path); err != nil || len(problems) > 0 || !stumbled {
+		t.Errorf("Check: %q, %v", problems, err)
+	}
+}

@@ -185,6 +185,10 @@ func (s *Store) attempt(ops []*operation) bool {
 	for _, op := range ops {
 		var write func() error
 		op.err = guarded(func() (err error) { write, err = op.check(b); return err })
+		if b.broken != nil {
+			s.giveUp(b, ops, b.broken)
+			return false
+		}
 		if op.err != nil || write == nil {
 			continue
 		}
@@ -305,6 +309,8 @@ type batch struct {
 	chain  chainHead
 	fresh  map[string]*snapshot // jobs written in this batch; nil: pruned in it
 	marks  marks
+
+	broken error // why a part of it may be lost, though no write of its operations failed
 
 	about []string // what it is about, for its fault points; else empty
 
