@@ -178,27 +178,41 @@ func (w witness) compare(tx *bbolt.Tx, known *witness, whole bool) *jobs.Error {
 		return jobs.Errorf(jobs.CodeStoreOlder, "it is older than the one that was here: its newest journal entry is %d, and that one had %d at %s",
 			w.Seq, known.Seq, known.At.Format(time.RFC3339))
 	}
-	if hash := entryHash(tx, known.Seq, w); hash != "" && hash != known.Hash {
+	switch hash := entryHash(tx, known.Seq, w); {
+	case hash == "" && known.Seq <= anchorSeq(tx) && known.Seq > 0:
+		return jobs.Errorf(jobs.CodeStoreReplaced, "its journal has no entry %d any more, by which it could be known", known.Seq)
+	case hash != "" && hash != known.Hash:
 		return jobs.Errorf(jobs.CodeStoreReplaced, "its history is another one than that of the store that was here: they differ at journal entry %d or before", known.Seq)
 	}
 	return nil
 }
 
-// entryHash is the hash of a journal entry; "" if it is not kept, or cannot be read.
+// anchorSeq is the Seq of the newest entry that was dropped from the journal.
+func anchorSeq(tx *bbolt.Tx) uint64 {
+	anchor, _ := readAnchor(tx)
+	return anchor.seq
+}
+
+// entryHash is the hash of a journal entry, as it says itself, or the one behind it, or the
+// anchor; "" if none of them can.
 func entryHash(tx *bbolt.Tx, seq uint64, head witness) string {
-	if seq == head.Seq {
-		return head.Hash
-	}
+	anchor, _ := readAnchor(tx)
 	journal := tx.Bucket([]byte(bucketJournal))
-	if journal == nil {
+	switch {
+	case seq == head.Seq:
+		return head.Hash
+	case seq == anchor.seq && anchor.hash != chainHead{}.hash:
+		return hex.EncodeToString(anchor.hash[:])
+	case journal == nil:
 		return ""
 	}
-	var e jobs.Entry
-	_, record, _ := splitLink(journal.Get(encodeU64(seq)))
-	if json.Unmarshal(record, &e) != nil {
-		return ""
+	if e, err := (rawEntry{seq, journal.Get(encodeU64(seq))}).decode(); err == nil {
+		return e.Hash
 	}
-	return e.Hash
+	if e, err := (rawEntry{seq + 1, journal.Get(encodeU64(seq + 1))}).decode(); err == nil {
+		return e.Prev
+	}
+	return ""
 }
 
 // standing is a witness without the time.
