@@ -29,7 +29,7 @@ func (s *Store) Copy(ctx context.Context) (jobs.StoreCopy, error) {
 	if err := roomFor(s.path, size); err != nil {
 		return jobs.StoreCopy{}, err
 	}
-	spool, err := os.CreateTemp(filepath.Dir(s.path), "."+filepath.Base(s.path)+".copy-*")
+	spool, err := os.CreateTemp(filepath.Dir(s.path), tempPattern(s.path, copyTemp))
 	if err == nil {
 		err = os.Remove(spool.Name())
 	}

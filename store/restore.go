@@ -98,22 +98,29 @@ func holdPresent(ctx context.Context, path string) (*os.File, error) {
 	return openLocked(ctx, path, os.O_RDWR, syscall.LOCK_EX, checkLockWait)
 }
 
-// The names of files that a command makes beside the store while it has its lock.
+// The names of files that whoever has the lock of a store makes beside it, and removes or
+// renames.
 const (
 	restoreTemp = "restore"
 	compactTemp = "compact"
+	upgradeTemp = "upgrade"
+	copyTemp    = "copy"
+	witnessTemp = "witness"
 )
 
 func tempPattern(path, use string) string {
 	return "." + filepath.Base(path) + "." + use + "-*"
 }
 
-// sweepTemps removes what a command left that was cut short. The caller has the lock.
+// sweepTemps removes what was left by a process that was killed. The caller has the lock.
 func sweepTemps(path string) {
-	for _, use := range []string{restoreTemp, compactTemp} {
-		left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), tempPattern(path, use)))
-		for _, name := range left {
-			_ = os.Remove(name)
+	for _, use := range []string{restoreTemp, compactTemp, upgradeTemp, copyTemp, witnessTemp} {
+		pattern := tempPattern(path, use)
+		for _, name := range []string{pattern, tempPattern(pattern, upgradeTemp)} { // a copy is upgraded before it is restored
+			left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), name))
+			for _, name := range left {
+				_ = os.Remove(name)
+			}
 		}
 	}
 }

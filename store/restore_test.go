@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -98,5 +99,35 @@ func TestRestoreWithADamagedWitness(t *testing.T) {
 	}
 	if r, err := openAt(t, s.path).Restored(t.Context()); err != nil || r == nil {
 		t.Errorf("%v, %v", r, err)
+	}
+}
+
+// What a killed process left beside the store is removed by the next one that has it; what
+// is of another store in the folder is not.
+func TestTempsOfTheKilledAreRemoved(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	_ = openAt(t, path).Close()
+	temp := func(path, use string) string {
+		f, err := os.CreateTemp(filepath.Dir(path), tempPattern(path, use))
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return f.Name()
+	}
+	var gone []string
+	for _, use := range []string{restoreTemp, compactTemp, upgradeTemp, copyTemp, witnessTemp} {
+		gone = append(gone, temp(path, use))
+	}
+	gone = append(gone, temp(gone[0], upgradeTemp))
+	stays := temp(filepath.Join(filepath.Dir(path), "other.db"), restoreTemp)
+	openAt(t, path)
+	for _, name := range gone {
+		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Lstat(stays); err != nil {
+		t.Error(err)
 	}
 }

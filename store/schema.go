@@ -93,7 +93,7 @@ func migrate(path string, db *bbolt.DB, list []migration, now time.Time, log *sl
 		return err
 	}
 	backup := fmt.Sprintf("%s.v%d.bak", path, have)
-	if err := saveCopy(db, backup); err != nil {
+	if err := saveCopy(path, db, backup); err != nil {
 		return jobs.Errorf(jobs.CodeStoreFailed, "the store %s is not upgraded, since no copy of it could be saved: %v", path, err).With("path", path)
 	}
 	for version := have; version < want; version++ {
@@ -117,11 +117,11 @@ func migrate(path string, db *bbolt.DB, list []migration, now time.Time, log *sl
 
 // saveCopy writes the store to a file, durably and whole. A copy of that name from
 // an upgrade that was cut short is left as it is: it is the older one.
-func saveCopy(db *bbolt.DB, path string) error {
+func saveCopy(store string, db *bbolt.DB, path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+	temp, err := os.CreateTemp(filepath.Dir(path), tempPattern(store, upgradeTemp))
 	if err != nil {
 		return err
 	}

@@ -148,6 +148,9 @@ func openAs(ctx context.Context, o Options, as role) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if as != aside {
+		sweepTemps(o.Path)
+	}
 	db, err := openBolt(file, false)
 	if err != nil {
 		return nil, err

@@ -79,7 +79,7 @@ func writeWitness(storePath string, w witness) error {
 		return err
 	}
 	path := witnessPath(storePath)
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+witnessName+".new-*")
+	temp, err := os.CreateTemp(filepath.Dir(path), tempPattern(storePath, witnessTemp))
 	if err != nil {
 		return err
 	}
