@@ -359,7 +359,7 @@ func TestDamagedFile(t *testing.T) {
 			if err == nil {
 				s.Close()
 			}
-			describe(t, err, path, "left as it is")
+			describe(t, err, path, "left as it is", "store restore FILE")
 			if problems, err := store.Check(path); err == nil && len(problems) == 0 {
 				t.Error("Check finds nothing")
 			}

@@ -17,6 +17,13 @@ func errFailed(why error) error {
 	return jobs.Errorf(jobs.CodeStoreFailed, "the store failed before and takes nothing more: %w", why)
 }
 
+// errDamaged refuses a file that is damaged, or that is no store. Moving it away helps
+// nobody: its witness says that there was one.
+func errDamaged(path string, why error) error {
+	return jobs.Errorf(jobs.CodeStoreFailed,
+		"the store %s is damaged or is no store, and is left as it is: %v; macexec store check lists what is wrong. Restore a copy: macexec store restore FILE", path, why).With("path", path)
+}
+
 func jobNotFound(id string) error {
 	return jobs.Errorf(jobs.CodeJobNotFound, "there is no job %s", id).WithJob(id)
 }

@@ -66,7 +66,7 @@ func readSchemaVersion(tx *bbolt.Tx) uint64 {
 func checkVersion(path string, have, want uint64) error {
 	switch {
 	case have < firstSchema:
-		return jobs.Errorf(jobs.CodeStoreFailed, "%s is a bbolt file but no store of macexec, and is left as it is", path).With("path", path)
+		return jobs.Errorf(jobs.CodeStoreFailed, "%s is a bbolt file but no store of macexec, and is left as it is; put the store there, or restore a copy: macexec store restore FILE", path).With("path", path)
 	case have > want:
 		return jobs.Errorf(jobs.CodeStoreFailed,
 			"the store %s has version %d and this macexec knows versions up to %d; use the macexec that wrote it or a newer one", path, have, want).With("path", path)
@@ -86,7 +86,7 @@ func migrate(path string, db *bbolt.DB, list []migration, now time.Time, log *sl
 		})
 	})
 	if err != nil {
-		return jobs.Errorf(jobs.CodeStoreFailed, "the store %s is damaged and is left as it is: %v", path, err).With("path", path)
+		return errDamaged(path, err)
 	}
 	want := schemaVersion(list)
 	if err := checkVersion(path, have, want); err != nil || have == want {

@@ -195,8 +195,7 @@ func openBolt(file *os.File, readOnly bool) (*bbolt.DB, error) {
 	path := file.Name()
 	refuse := func(why error) (*bbolt.DB, error) {
 		_ = closeLocked(file)
-		return nil, jobs.Errorf(jobs.CodeStoreFailed,
-			"the store %s is damaged or is no store, and is left as it is: %v; restore a backup or move it away", path, why).With("path", path)
+		return nil, errDamaged(path, why)
 	}
 	info, err := file.Stat()
 	if err != nil {
@@ -292,7 +291,7 @@ func (s *Store) load() error {
 		})
 	})
 	if err != nil {
-		return jobs.Errorf(jobs.CodeStoreFailed, "the store %s is damaged and is left as it is: %v; restore a backup or move it away", s.path, err).With("path", s.path)
+		return errDamaged(s.path, err)
 	}
 	s.head.Store(s.chain.seq)
 	return nil

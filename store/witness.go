@@ -151,7 +151,7 @@ func recognize(path string, db *bbolt.DB, whole bool) error {
 	})
 	switch {
 	case err != nil:
-		return jobs.Errorf(jobs.CodeStoreFailed, "the store %s is damaged and is left as it is: %v; restore a backup or move it away", path, err).With("path", path)
+		return errDamaged(path, err)
 	case verdict == nil:
 		return nil
 	}
