@@ -183,18 +183,28 @@ func (a *Attempt) checkUnused() error {
 // isNewest refuses an attempt after which there was another: whoever asks for it has
 // forgotten what became of that one.
 func (x *Executor) isNewest(job string, n int) error {
+	numbers, err := x.Attempts(job)
+	if len(numbers) > 0 && numbers[len(numbers)-1] > n {
+		return fmt.Errorf("a%d is there: %w", numbers[len(numbers)-1], ErrSpent)
+	}
+	return err
+}
+
+// Attempts returns the numbers of the attempts that a job has folders of, in their order.
+func (x *Executor) Attempts(job string) (numbers []int, err error) {
 	entries, err := os.ReadDir(x.JobDir(job))
-	if err != nil {
-		return err
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
 	for _, e := range entries {
 		if number, ok := strings.CutPrefix(e.Name(), "a"); ok {
-			if k, err := strconv.Atoi(number); err == nil && k > n {
-				return fmt.Errorf("%s is there: %w", e.Name(), ErrSpent)
+			if k, err := strconv.Atoi(number); err == nil && k > 0 {
+				numbers = append(numbers, k)
 			}
 		}
 	}
-	return nil
+	slices.Sort(numbers)
+	return numbers, err
 }
 
 func (a *Attempt) makeFolders() error {

@@ -124,6 +124,15 @@ func (r *Root) Stat(p string) (Facts, error) {
 	return got, f.Close()
 }
 
+// Holds reports whether anything is at one of macexec's own paths in the project.
+func (r *Root) Holds(p string) (bool, error) {
+	_, err := r.r.Lstat(filepath.FromSlash(p))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, explain(p, err)
+}
+
 // LockKeys returns names for what is, or could come to be, at a path, so that two
 // spellings of one file (case, normalisation, a symbolic or a hard link) share at
 // least one of them on every file system. They are good for locks that live no

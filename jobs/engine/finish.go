@@ -111,6 +111,7 @@ func (a *attempt) inspect() error {
 		}
 		return a.inspect()
 	}
+	a.tidied = a.wasTidied()
 	return a.conclusion(found)
 }
 

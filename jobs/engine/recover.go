@@ -2,11 +2,9 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/macexec/macexec/executor"
 	"github.com/macexec/macexec/jobs"
 )
 
@@ -150,39 +148,4 @@ func (a *attempt) resume() error {
 	default:
 		return a.inspect()
 	}
-}
-
-// withoutIntent queues an attempt again that was cut short before its intent was stored,
-// since then nothing was started. Only a store that was restored can have forgotten an
-// intent, and the folder tells of that.
-func (a *attempt) withoutIntent() error {
-	found, err := a.e.exec.Inspect(a.job.ID, a.n)
-	if err != nil {
-		return err
-	}
-	switch found.Kind {
-	case executor.NeverStarted, executor.FolderGone:
-		return a.requeue(jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: "no intent was stored, so nothing was started", Attempt: a.n}, executor.Found{})
-	case executor.Held:
-		// As a rule a keeper that got no orders, and leaves: its daemon is gone.
-		running, held, err := a.e.exec.Attach(a.job.ID, a.n)
-		if err != nil {
-			return err
-		}
-		if held {
-			defer running.Detach()
-			if _, err := running.Wait(a.e.stopped); err != nil {
-				return err
-			}
-		}
-		return a.withoutIntent()
-	default:
-		return a.forgotten(fmt.Sprintf("it was found %s", found.Kind))
-	}
-}
-
-// forgotten gives an attempt up whose folder knows of a start that the store does not: it
-// is of the time before the store was restored.
-func (a *attempt) forgotten(how string) error {
-	return a.lost(executor.Found{}, jobs.EndedFolderGone, "this attempt, or one after it, was started before the store was restored, which has forgotten it: "+how)
 }

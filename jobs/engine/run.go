@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ type attempt struct {
 	secrets map[string]string // opened; see sealed
 	sealed  bool              // the secrets could not be opened
 	inPlace []string          // inputs that the tool reads where they lie
+	tidied  bool              // it was found tidied; see wasTidied
 	began   time.Time         // of the phase
 }
 
@@ -162,6 +164,9 @@ func (a *attempt) run() error {
 		return a.reason(ctx, err)
 	}
 	if a.variant == nil {
+		if why, err := a.movedBefore(); why != "" || err != nil {
+			return cmp.Or[error](err, a.unprovable(why))
+		}
 		if err := a.stage(ctx); err != nil {
 			return a.reason(ctx, err)
 		}
@@ -169,7 +174,7 @@ func (a *attempt) run() error {
 	}
 	prepared, err := a.e.exec.Prepare(a.job.ID, a.n)
 	if errors.Is(err, executor.ErrSpent) || errors.Is(err, executor.ErrHeld) {
-		return a.forgotten(err.Error())
+		return a.withoutIntent()
 	}
 	if err != nil {
 		return a.never(&unfit{startReason(err), "the attempt's folder cannot be prepared: " + err.Error()})

@@ -21,9 +21,15 @@ import (
 // result. Exit code 0 alone proves nothing.
 func (a *attempt) verify(found executor.Found) error {
 	ctx := a.e.stopped
+	if a.tidied && a.job.Tool.Effects.LeavesNothing() {
+		return a.tidiedBefore(found)
+	}
 	bad := func(why string) error {
-		if a.e.stopped.Err() != nil {
+		switch {
+		case a.e.stopped.Err() != nil:
 			return errLeft
+		case a.tidied:
+			return a.tidiedBefore(found) // what is missing was there
 		}
 		return a.endBy(found, jobs.EndedBadOutput, why)
 	}
