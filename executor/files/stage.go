@@ -112,7 +112,7 @@ func cloneIfCan(src *os.File, to folder, name string) (bool, error) {
 		return false, err
 	}
 	if fault.Err("copy.clone") != nil {
-		return false, nil
+		return false, nil //nolint:nilerr // it is copied then
 	}
 	return clone(src, to, name)
 }

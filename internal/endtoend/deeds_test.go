@@ -76,10 +76,10 @@ func (w *walker) startSoon(req *macexecv1.SubmitJobRequest, wait time.Duration) 
 }
 
 // decide does what is to be done with a job that waits.
-func (w *walker) decide(ctx context.Context, job *macexecv1.Job) (err error) {
+func (w *walker) decide(ctx context.Context, job *macexecv1.Job) error {
 	state := job.GetState()
 	if state == awaiting && w.deed.point != "call.asked" {
-		if err = w.agree(ctx, job); err != nil {
+		if err := w.agree(ctx, job); err != nil {
 			return err
 		}
 		state = queued
@@ -87,6 +87,7 @@ func (w *walker) decide(ctx context.Context, job *macexecv1.Job) (err error) {
 	if state != map[string]macexecv1.JobState{"call.asked": awaiting, "call.queued": queued}[w.deed.point] {
 		return nil
 	}
+	var err error
 	switch w.deed.fault {
 	case "deny":
 		_, err = w.Jobs.DenyJob(ctx, &macexecv1.DenyJobRequest{Id: job.GetId(), Reason: "not now"})
