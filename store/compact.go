@@ -49,9 +49,8 @@ func Compact(ctx context.Context, path string) (c Compaction, err error) {
 		return c, err
 	}
 	defer func() { _ = old.Close() }() // and with it the lock
-	if err := writeHolder(path); err == nil {
-		defer removeHolder(path)
-	}
+	holder, _ := writeHolder(path)     // it is a remark
+	defer removeHolder(holder)
 	err = guarded(func() error {
 		return old.View(func(tx *bbolt.Tx) error {
 			return checkVersion(path, readSchemaVersion(tx), schemaVersion(migrations()))

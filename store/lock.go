@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -113,23 +114,50 @@ func describeHolder(pid int, command string) string {
 	}
 }
 
-func writeHolder(path string) error {
+// writeHolder says who has the lock of a store. Its file is locked as long as that holds,
+// since the number of a process that was killed may be another one's by now.
+func writeHolder(path string) (holder *os.File, err error) {
+	holder, err = os.OpenFile(path+holderSuffix, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
 	command := strings.ReplaceAll(strings.Join(os.Args, " "), "\n", " ")
-	return os.WriteFile(path+holderSuffix, fmt.Appendf(nil, "%d\n%s\n", os.Getpid(), command), 0o600)
+	err = errors.Join(syscall.Flock(int(holder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB), holder.Truncate(0))
+	if err == nil {
+		_, err = fmt.Fprintf(holder, "%d\n%s\n", os.Getpid(), command)
+	}
+	if err != nil {
+		_ = holder.Close()
+		return nil, err
+	}
+	return holder, nil
 }
 
-func removeHolder(path string) { _ = os.Remove(path + holderSuffix) }
+// removeHolder takes back what writeHolder said; nil is nothing.
+func removeHolder(holder *os.File) {
+	if holder != nil {
+		_ = os.Remove(holder.Name())
+		_ = closeLocked(holder)
+	}
+}
 
 // readHolder returns what the lock's holder said about itself, or 0 if it said
 // nothing or lives no more.
 func readHolder(path string) (pid int, command string) {
-	raw, err := os.ReadFile(path + holderSuffix)
+	f, err := os.Open(path + holderSuffix)
+	if err != nil {
+		return 0, ""
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+		return 0, ""
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, 1<<16))
 	if err != nil {
 		return 0, ""
 	}
 	first, rest, _ := strings.Cut(string(raw), "\n")
-	pid, err = strconv.Atoi(first)
-	if err != nil || pid <= 0 || errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+	if pid, err = strconv.Atoi(first); err != nil || pid <= 0 {
 		return 0, ""
 	}
 	return pid, strings.TrimSpace(rest)

@@ -131,3 +131,34 @@ func TestTempsOfTheKilledAreRemoved(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The remark of a process that was killed counts for nothing, whoever has its number now;
+// that of one which lives and uses a store that is gone does.
+func TestHolderThatWasKilled(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	said := fmt.Appendf(nil, "%d\nmacexec serve\n", os.Getppid())
+	if err := os.WriteFile(path+holderSuffix, said, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := AdoptOptions{Path: path, By: "owner", Reason: "r", Empty: true}
+	if _, err := Adopt(t.Context(), o); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path + holderSuffix); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the remark is still there: %v", err)
+	}
+	s := openAt(t, path)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if pid, _ := readHolder(path); pid != os.Getpid() {
+		t.Errorf("the holder is %d", pid)
+	}
+	_, err := Adopt(t.Context(), o)
+	wantCode(t, err, jobs.CodeStoreFailed)
+	_ = s.Close()
+	if _, err := Adopt(t.Context(), o); err != nil {
+		t.Error(err)
+	}
+}

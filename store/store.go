@@ -66,6 +66,7 @@ func (o Options) withDefaults() Options {
 type Store struct {
 	path   string
 	file   *os.File // bbolt's own descriptor
+	holder *os.File // says who has the lock; nil: it could not be written
 	db     *bbolt.DB
 	log    *slog.Logger
 	now    func() time.Time
@@ -177,7 +178,7 @@ func openAs(ctx context.Context, o Options, as role) (*Store, error) {
 		_ = db.Close()
 		return nil, err
 	}
-	if err := writeHolder(s.path); err != nil {
+	if s.holder, err = writeHolder(s.path); err != nil {
 		s.log.Warn("the store's holder file cannot be written", "path", s.path, "error", err)
 	}
 	go s.writer()
@@ -311,7 +312,7 @@ func (s *Store) Close() error {
 	<-s.done
 	<-s.witnessed
 	s.testifyLast()
-	removeHolder(s.path)
+	removeHolder(s.holder)
 	if s.wedged {
 		return closeLocked(s.file) // bbolt's own Close would wait for ever
 	}
