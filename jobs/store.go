@@ -111,6 +111,10 @@ type Store interface {
 	// Mode returns the host's mode as it was set last.
 	Mode(ctx context.Context) (HostMode, error)
 
+	// LeftBehind returns the ended jobs of which processes may still live. One whose record
+	// is damaged is left out.
+	LeftBehind(ctx context.Context) ([]*Job, error)
+
 	// FirstMoment keeps a moment, unless it has one of the same boot session already, and
 	// returns the one that it has.
 	FirstMoment(ctx context.Context, now Moment) (Moment, error)

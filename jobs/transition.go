@@ -398,6 +398,16 @@ func (j *Job) End(out Outcome, why Evidence, message string, now time.Time) erro
 	if event == "" {
 		return Errorf(CodeInternal, "%s is not an end", out.State)
 	}
+	return j.endBy(event, out, why, message, now)
+}
+
+// EndLate applies an outcome of the outcome table to an unknown job whose exit record came
+// late.
+func (j *Job) EndLate(out Outcome, why Evidence, message string, now time.Time) error {
+	return j.endBy(EventSettle, out, why, message, now)
+}
+
+func (j *Job) endBy(event Event, out Outcome, why Evidence, message string, now time.Time) error {
 	if err := j.step(event, out.State, now, &why); err != nil {
 		return err
 	}
@@ -456,6 +466,15 @@ func retryAfter(to State) Retry {
 func (j *Job) AddEvidence(e Evidence) {
 	e.AfterEnd = j.State.Terminal()
 	j.Evidence = append(slices.Clone(j.Evidence), e)
+}
+
+// LeftBehind reports whether processes of an ended job may still live: it was resolved, or
+// its probe answered, while they did, and their end was not seen.
+func (j *Job) LeftBehind() bool {
+	last := j.lastAttempt()
+	return j.State.Terminal() && last != nil && len(last.Left) > 0 && !slices.ContainsFunc(j.Evidence, func(e Evidence) bool {
+		return e.Attempt == last.N && (e.Kind == EvidenceToolEnded || e.Kind == EvidenceExitRecord)
+	})
 }
 
 // RecordLeft keeps which processes of a lost attempt live on.

@@ -160,6 +160,13 @@ func TestMethodsObeyTheTable(t *testing.T) {
 		},
 		jobs.EventResolve: func(j *jobs.Job) error { return j.Resolve(jobs.StateFailed, "p", "looked", now) },
 	}
+	for _, state := range jobs.States() {
+		j := newJob(t, state, jobs.EffectsNone)
+		err := j.EndLate(jobs.OutcomeOf(jobs.EffectsExternal, jobs.EndedNonZero), exit, "", now)
+		if state == jobs.StateUnknown && (err != nil || j.EndReason != jobs.EndExitCode) || state != jobs.StateUnknown && err == nil {
+			t.Errorf("a late record in %s: %v, and then it is %s (%s)", state, err, j.State, j.EndReason)
+		}
+	}
 	allowed := map[jobs.State][]jobs.Event{}
 	for _, tr := range jobs.Transitions() {
 		allowed[tr.From] = append(allowed[tr.From], tr.Event)

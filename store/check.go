@@ -242,6 +242,11 @@ func (c *checker) checkOpen(tx *bbolt.Tx) {
 		}
 		return nil
 	})
+	eachLeft(tx, func(id []byte) {
+		if _, exists := c.jobs[string(id)]; !exists {
+			c.problemf("processes of job %s are said to live, and it does not exist", id)
+		}
+	})
 	for id, job := range c.jobs {
 		if !job.damaged && !job.state.Terminal() && !has(open, []byte(id)) {
 			c.problemf("job %s is %s but is not listed as open", id, job.state)

@@ -56,6 +56,8 @@ const (
 	metaHostMode      = "host_mode"
 	metaRestored      = "restored"
 	metaFirstMoment   = "first_moment"
+	// metaLeft and its id is there for each ended job of which processes may still live.
+	metaLeft = "left/"
 )
 
 const (

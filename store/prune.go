@@ -181,6 +181,7 @@ func (b *batch) bury(j *jobs.Job) error {
 		b.keys.Delete(place),
 		b.jobs.Delete([]byte(j.ID)),
 		b.bucket(bucketOrder).Delete(encodeU64(j.Seq)),
+		b.markLeft(j.ID, false),
 	} {
 		if err != nil {
 			return err

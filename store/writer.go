@@ -379,6 +379,7 @@ type standing struct {
 	values               []value // of a new job
 	principal, tool, run string
 	state                jobs.State // empty: there is no job yet
+	left                 bool       // it has ended, and processes of it may still live
 	ended                time.Time
 	usage                jobs.Usage
 	uploads              []string
@@ -388,7 +389,7 @@ func standingOf(j *jobs.Job) standing {
 	return standing{
 		seq: j.Seq, submitted: j.SubmittedAt.UnixMilli(),
 		principal: j.Principal, tool: j.Tool.Name, run: j.Call.Context.RunID,
-		state: j.State, ended: j.EndedAt, usage: j.Usage, uploads: uploadsOf(j),
+		state: j.State, left: j.LeftBehind(), ended: j.EndedAt, usage: j.Usage, uploads: uploadsOf(j),
 	}
 }
 
@@ -409,6 +410,11 @@ func (b *batch) putJob(snap *snapshot, before uint64, was, now *standing, e seal
 func (b *batch) putBeside(id string, was, now *standing) error {
 	if err := b.pin(id, was.uploads, now.uploads); err != nil {
 		return err
+	}
+	if was.left != now.left {
+		if err := b.markLeft(id, now.left); err != nil {
+			return err
+		}
 	}
 	if was.state == "" {
 		if err := b.index(id, now); err != nil {

@@ -135,6 +135,10 @@ unknown job happened. macexec asks it by itself when the job becomes unknown, an
 the last process of a tool that outlived its keeper has ended; ask again when what the
 probe looks at was out of reach then.
 
+Before that macexec looks whether the record of the tool's end can be read by now, if it
+could not when the job became unknown. Such a record settles the job, with or without a
+probe.
+
 An answer settles the job: completed if it happened, failed if it did not and nothing
 lives that could still make it happen. Without an answer the job stays unknown, and the
 exit code is 6. Of a job that a person has resolved the answer is kept as evidence, and
@@ -147,7 +151,9 @@ func (a *app) jobsProbeCommand() *cobra.Command {
 			return err
 		}
 		a.remarkf("%s", resp.GetDetail())
-		if resp.GetAnswer() == macexecv1.ProbeAnswer_PROBE_ANSWER_NO_ANSWER {
+		job := resp.GetJob()
+		open := job.GetState() == macexecv1.JobState_JOB_STATE_UNKNOWN || job.GetEndReason() == macexecv1.EndReason_END_REASON_RESOLVED
+		if open && resp.GetAnswer() == macexecv1.ProbeAnswer_PROBE_ANSWER_NO_ANSWER {
 			return ended(exitUnknown)
 		}
 		return nil

@@ -245,12 +245,12 @@ func (a *attempt) notStarted(found executor.Found) error {
 		}
 		a.keepExit(j, found)
 		j.RecordNotStarted()
-		if x.TooLate {
+		if x.TooLate && j.State == jobs.StateRunning {
 			proof := exitEvidence(a.n, &x)
 			proof.Kind = jobs.EvidenceNeverStarted
 			return j.RefusedTooLate(proof, a.e.now())
 		}
-		return j.End(out, exitEvidence(a.n, &x), why, a.e.now())
+		return a.endIn(j, out, exitEvidence(a.n, &x), why)
 	}}
 }
 
@@ -269,8 +269,16 @@ func (a *attempt) endBy(found executor.Found, ended jobs.Ended, message string) 
 		keepStart(j, found)
 		a.keepExit(j, found)
 		j.LogTail, j.Cause = tail, cause
-		return j.End(out, exitEvidence(a.n, found.Exit), message, a.e.now())
+		return a.endIn(j, out, exitEvidence(a.n, found.Exit), message)
 	}}
+}
+
+// endIn ends a running job, or an unknown one whose exit record came late.
+func (a *attempt) endIn(j *jobs.Job, out jobs.Outcome, why jobs.Evidence, message string) error {
+	if j.State == jobs.StateUnknown {
+		return j.EndLate(out, why, message, a.e.now())
+	}
+	return j.End(out, why, message, a.e.now())
 }
 
 // endedOf reads an exit record. That the disk was full counts even with exit code

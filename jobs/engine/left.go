@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"slices"
 
 	"github.com/macexec/macexec/executor"
@@ -13,7 +15,12 @@ import (
 // proved identity, until none lives; that is recorded as evidence, and then the probe can
 // be believed also when it says that nothing happened, so it is asked once more. How the
 // tool ended nobody saw, so without a probe the job stays unknown. Meanwhile its processes
-// are a tool's, and so no callers.
+// are a tool's, and so no callers, also when a person has resolved the job and another
+// engine goes on.
+//
+// An exit record that was not to be had when the job became unknown, because its disk was
+// away, is read when it is there again: at the start of an engine, and when the probe is to
+// be asked. It is evidence of the end and settles the job; of a resolved one it is kept.
 
 // watchLeft watches what an attempt has left. The next engine takes it up (takeUpLeft).
 func (e *Engine) watchLeft(job *jobs.Job, n int, started keeper.Started) {
@@ -61,10 +68,18 @@ func (e *Engine) askProbe(job *jobs.Job) {
 	}
 }
 
-// askProbes asks the probes of unknown jobs of which nothing is watched, one after the
-// other: the earlier engine may have left before it had an answer, and what a probe looks
-// at may have been out of reach.
-func (e *Engine) askProbes(list []*jobs.Job) {
+// lookAgain looks at unknown jobs of which nothing is watched, one after the other: whether
+// the record of their end can be read now, and else what their probes say. The earlier
+// engine may have left before it had an answer, and what a probe looks at may have been out
+// of reach.
+func (e *Engine) lookAgain(list []*jobs.Job) {
+	list = slices.DeleteFunc(list, func(job *jobs.Job) bool {
+		told, err := e.readAgain(e.stopped, job)
+		if err != nil && e.stopped.Err() == nil {
+			e.log.Warn("the records of an unknown job cannot be read", "job_id", job.ID, "error", err)
+		}
+		return told != ""
+	})
 	for _, job := range list {
 		if e.stopped.Err() != nil {
 			return // the next engine finds it again
@@ -80,11 +95,8 @@ func (e *Engine) askProbes(list []*jobs.Job) {
 // whether there is anything.
 func (e *Engine) takeUpLeft(job *jobs.Job) (watched bool) {
 	last, _ := job.LastAttempt()
-	ended := slices.ContainsFunc(job.Evidence, func(ev jobs.Evidence) bool {
-		return ev.Kind == jobs.EvidenceToolEnded && ev.Attempt == last.N
-	})
 	switch {
-	case len(last.Left) == 0, ended:
+	case len(last.Left) == 0, hasEvidence(job, last.N, jobs.EvidenceToolEnded):
 	case last.BootSession != e.boot:
 		e.goRun(func() {
 			e.noneLeft(job.ID, last.N, "the host was started again meanwhile, and its processes ended by then; how was not seen")
@@ -102,6 +114,110 @@ func (e *Engine) takeUpLeft(job *jobs.Job) (watched bool) {
 		}
 	}
 	return false
+}
+
+func hasEvidence(job *jobs.Job, n int, kind jobs.EvidenceKind) bool {
+	return slices.ContainsFunc(job.Evidence, func(ev jobs.Evidence) bool { return ev.Kind == kind && ev.Attempt == n })
+}
+
+// readAgain reads the records of an unknown or resolved job again. If there is one now that
+// says how it ended, it reports that, and the job has it.
+func (e *Engine) readAgain(ctx context.Context, job *jobs.Job) (told string, err error) {
+	last, ok := job.LastAttempt()
+	if !ok || hasEvidence(job, last.N, jobs.EvidenceExitRecord) {
+		return "", nil
+	}
+	found, err := e.exec.Inspect(job.ID, last.N)
+	switch {
+	case err != nil:
+		return "", err
+	case found.Kind == executor.Held:
+		return "", e.watchHeld(job, last.N)
+	case found.Kind != executor.Exited:
+		return "", nil
+	}
+	return e.takeLate(ctx, job, found)
+}
+
+// watchHeld watches an unknown or resolved job whose keeper turns out to live, until it
+// has written down how the tool ended.
+func (e *Engine) watchHeld(job *jobs.Job, n int) error {
+	e.mu.Lock()
+	_, watched := e.left[job.ID]
+	if !watched {
+		e.left[job.ID] = n
+	}
+	e.mu.Unlock()
+	if watched {
+		return nil
+	}
+	running, held, err := e.exec.Attach(job.ID, n)
+	e.goRun(func() {
+		var found executor.Found
+		if held {
+			found, err = running.Wait(e.stopped)
+			running.Detach()
+		}
+		if err == nil && found.Kind == executor.Exited {
+			_, err = e.takeLate(e.stopped, job, found)
+		}
+		if err != nil && e.stopped.Err() == nil {
+			e.log.Error("the end of an unknown job that still ran was not stored", "job_id", job.ID, "error", err)
+		}
+		e.mu.Lock()
+		delete(e.left, job.ID)
+		e.mu.Unlock()
+	})
+	return nil
+}
+
+// takeLate settles an unknown job by an exit record that came late, as if it had been read
+// in time. What cannot be settled by it, because a person has resolved the job or its
+// outputs would have to be published, keeps it as evidence.
+func (e *Engine) takeLate(ctx context.Context, job *jobs.Job, found executor.Found) (told string, err error) {
+	secrets, sealed := e.vault.openAll(job)
+	a := &attempt{e: e, job: job, n: len(job.Attempts), secrets: secrets, sealed: sealed != nil, began: e.now()}
+	proof := exitEvidence(a.n, found.Exit)
+	told = "its exit record can be read now: " + proof.Detail
+	if job.State == jobs.StateUnknown {
+		err := a.finishLate(ctx, found)
+		o, ok := errors.AsType[*over](err)
+		if !ok && err != nil {
+			return "", err
+		}
+		if ok {
+			settled, err := e.lasting(job.ID, told, o.change)
+			if err == nil {
+				a.tidy(settled)
+				return told, nil
+			}
+			if jobs.CodeOf(err) != jobs.CodeStateConflict {
+				return "", err
+			} // a person was quicker
+		}
+	}
+	_, err = e.lasting(job.ID, told, func(j *jobs.Job) error {
+		if !hasEvidence(j, a.n, proof.Kind) {
+			j.AddEvidence(proof)
+		}
+		return nil
+	})
+	return told, err
+}
+
+// finishLate goes on from a late exit record, and returns nil if it does not decide.
+func (a *attempt) finishLate(ctx context.Context, found executor.Found) error {
+	if found.Exit.NotStarted || endedOf(*found.Exit) != jobs.EndedZero {
+		return a.finish(found)
+	}
+	if err := a.reload(ctx); err != nil {
+		a.e.log.Warn("what an unknown job has made cannot be verified", "job_id", a.job.ID, "error", err)
+		return nil
+	}
+	if len(a.tool.Artifacts) > 0 || a.variant == nil {
+		return nil
+	}
+	return a.verify(found)
 }
 
 func pidsOf(alive []executor.Proc) (pids []int) {

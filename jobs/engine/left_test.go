@@ -191,11 +191,19 @@ func TestG5EvidenceAfterAResolution(t *testing.T) {
 	if !o.IsTool(o.started.Pid) {
 		t.Error("the tool of a resolved job is taken for a caller")
 	}
+	o.Stop()
+	o.start()
+	if !o.IsTool(o.started.Pid) {
+		t.Error("after a restart the tool of a resolved job is taken for a caller")
+	}
 	if err := o.started.Tool().Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	job := o.await(o.job.ID, ended)
 	o.wantState(job, jobs.StateFailed, jobs.EndResolved)
+	if left, err := o.store.LeftBehind(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("after its end it is still watched for: %v, %v", left, err)
+	}
 	if _, after := has(job, jobs.EvidenceToolEnded); !after {
 		t.Errorf("the evidence is %+v", job.Evidence)
 	}

@@ -25,6 +25,9 @@ func (e *Engine) ProbeJob(ctx context.Context, c Caller, id string) (Probed, err
 	if job.State != jobs.StateUnknown && job.EndReason != jobs.EndResolved {
 		return Probed{}, jobs.Errorf(jobs.CodeStateConflict, "job %s is %s, and its records say so; only an unknown job, or one that a person has resolved, is probed", id, job.State).WithJob(id)
 	}
+	if told, err := e.readAgain(ctx, job); told != "" || err != nil {
+		return e.probedByRecord(ctx, c, id, told, err)
+	}
 	if tool, err := e.toolOf(job.Tool); err == nil && !tool.HasProbe() {
 		return Probed{}, jobs.Errorf(jobs.CodeStateConflict, "%s has no probe; look at what job %s may have done, and resolve it", job.Tool.Name, id).WithJob(id)
 	}
@@ -40,6 +43,15 @@ func (e *Engine) ProbeJob(ctx context.Context, c Caller, id string) (Probed, err
 	}
 	p.Job, err = e.Job(ctx, c, id)
 	return p, err
+}
+
+// probedByRecord is the answer where a probe is not needed any more.
+func (e *Engine) probedByRecord(ctx context.Context, c Caller, id, told string, err error) (Probed, error) {
+	if err != nil {
+		return Probed{}, err
+	}
+	job, err := e.Job(ctx, c, id)
+	return Probed{Job: job, Answer: ProbeNoAnswer, Detail: told}, err
 }
 
 // probeAgain asks the probe of a lost attempt that nobody attends to.

@@ -372,6 +372,6 @@ func (a *attempt) endBefore(made product, planned jobs.Outcome, why string) erro
 				out.SideEffect = jobs.SideEffectPossible
 			}
 		}
-		return j.End(out, proof, message, a.e.now())
+		return a.endIn(j, out, proof, message)
 	}}
 }

@@ -15,7 +15,8 @@ import (
 //	running, no intent stored   nothing was started: queued again
 //	running, plan stored        the plan is finished, not repeated
 //	running, intent stored      the keeper's records decide, under the lock
-//	unknown                     keeps its locks; what it left is watched, or else its probe asked again
+//	unknown                     keeps its locks; what it left is watched, or else its record read and its probe asked again
+//	ended with something left   that is watched
 //
 // One whose run was cancelled is stopped, if the cancel had not come to that; those that
 // wait are only left out here, and stopped while the engine answers already (endLeftOut).
@@ -48,6 +49,13 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 			waiting = append(waiting, job)
 		}
 	}
+	left, err := e.store.LeftBehind(ctx)
+	if err != nil {
+		return err
+	}
+	for _, job := range left {
+		e.takeUpLeft(job)
+	}
 	// Only those above may have their locks beside others: they are at work, or may be.
 	var leftOut []*jobs.Job
 	for _, job := range waiting {
@@ -62,7 +70,7 @@ func (e *Engine) recoverAll(ctx context.Context) error {
 		}
 	}
 	if len(unwatched) > 0 {
-		e.goRun(func() { e.askProbes(unwatched) })
+		e.goRun(func() { e.lookAgain(unwatched) })
 	}
 	if len(leftOut) > 0 {
 		e.goRun(func() { e.endLeftOut(leftOut) })

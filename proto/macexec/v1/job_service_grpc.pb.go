@@ -116,7 +116,9 @@ type JobServiceClient interface {
 	ResolveJob(ctx context.Context, in *ResolveJobRequest, opts ...grpc.CallOption) (*ResolveJobResponse, error)
 	// ProbeJob asks the tool's own probe, a read-only command, whether the effect of an
 	// unknown job happened. An answer settles the job; of a job that a person has resolved
-	// it is kept as evidence. Errors: JOB_NOT_FOUND, JOB_STATE_CONFLICT (the job is
+	// it is kept as evidence. A record of the tool's end that can be read only now does the
+	// same, with or without a probe, which then is not asked: detail tells of it, and the
+	// answer is NO_ANSWER. Errors: JOB_NOT_FOUND, JOB_STATE_CONFLICT (the job is
 	// neither, or its tool has no probe), DISK_FULL, NOT_AUTHORIZED.
 	ProbeJob(ctx context.Context, in *ProbeJobRequest, opts ...grpc.CallOption) (*ProbeJobResponse, error)
 	// SumUsage says what jobs cost, by run, principal or tool, also of jobs whose
@@ -380,7 +382,9 @@ type JobServiceServer interface {
 	ResolveJob(context.Context, *ResolveJobRequest) (*ResolveJobResponse, error)
 	// ProbeJob asks the tool's own probe, a read-only command, whether the effect of an
 	// unknown job happened. An answer settles the job; of a job that a person has resolved
-	// it is kept as evidence. Errors: JOB_NOT_FOUND, JOB_STATE_CONFLICT (the job is
+	// it is kept as evidence. A record of the tool's end that can be read only now does the
+	// same, with or without a probe, which then is not asked: detail tells of it, and the
+	// answer is NO_ANSWER. Errors: JOB_NOT_FOUND, JOB_STATE_CONFLICT (the job is
 	// neither, or its tool has no probe), DISK_FULL, NOT_AUTHORIZED.
 	ProbeJob(context.Context, *ProbeJobRequest) (*ProbeJobResponse, error)
 	// SumUsage says what jobs cost, by run, principal or tool, also of jobs whose
