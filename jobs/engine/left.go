@@ -132,7 +132,8 @@ func (e *Engine) readAgain(ctx context.Context, job *jobs.Job) (told string, err
 	case err != nil:
 		return "", err
 	case found.Kind == executor.Held:
-		return "", e.watchHeld(job, last.N)
+		e.watchHeld(job, last.N)
+		return "", nil
 	case found.Kind != executor.Exited:
 		return "", nil
 	}
@@ -141,7 +142,7 @@ func (e *Engine) readAgain(ctx context.Context, job *jobs.Job) (told string, err
 
 // watchHeld watches an unknown or resolved job whose keeper turns out to live, until it
 // has written down how the tool ended.
-func (e *Engine) watchHeld(job *jobs.Job, n int) error {
+func (e *Engine) watchHeld(job *jobs.Job, n int) {
 	e.mu.Lock()
 	_, watched := e.left[job.ID]
 	if !watched {
@@ -149,10 +150,10 @@ func (e *Engine) watchHeld(job *jobs.Job, n int) error {
 	}
 	e.mu.Unlock()
 	if watched {
-		return nil
+		return
 	}
-	running, held, err := e.exec.Attach(job.ID, n)
 	e.goRun(func() {
+		running, held, err := e.exec.Attach(job.ID, n)
 		var found executor.Found
 		if held {
 			found, err = running.Wait(e.stopped)
@@ -168,7 +169,6 @@ func (e *Engine) watchHeld(job *jobs.Job, n int) error {
 		delete(e.left, job.ID)
 		e.mu.Unlock()
 	})
-	return nil
 }
 
 // takeLate settles an unknown job by an exit record that came late, as if it had been read
