@@ -124,8 +124,8 @@ func hasEvidence(job *jobs.Job, n int, kind jobs.EvidenceKind) bool {
 // says how it ended, it reports that, and the job has it.
 func (e *Engine) readAgain(ctx context.Context, job *jobs.Job) (told string, err error) {
 	last, ok := job.LastAttempt()
-	if !ok || hasEvidence(job, last.N, jobs.EvidenceExitRecord) {
-		return "", nil
+	if !ok || last.Intent == nil || hasEvidence(job, last.N, jobs.EvidenceExitRecord) {
+		return "", nil // without an intent a restored store knows nothing of the start, nor of later ones
 	}
 	found, err := e.exec.Inspect(job.ID, last.N)
 	switch {
