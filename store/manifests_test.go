@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"testing"
@@ -18,7 +19,8 @@ import (
 func TestManifestsAreCollected(t *testing.T) {
 	t.Parallel()
 	const n = 9000 // more than is read in two transactions
-	digest := func(i int) string { return fmt.Sprintf("%064x", i) }
+	text := func(i int) []byte { return fmt.Appendf(nil, "tool: x%d\n", i) }
+	digest := func(i int) string { return fmt.Sprintf("%x", sha256.Sum256(text(i))) }
 	oldest, newest, unused, offered := digest(1), digest(2), digest(3), digest(4)
 	path := newPath(t)
 	err := store.Load(t.Context(), path, func(yield func(*jobs.Job) bool) {
@@ -39,8 +41,8 @@ func TestManifestsAreCollected(t *testing.T) {
 	}
 	s := open(t, path)
 	all := []string{oldest, newest, unused, offered}
-	for _, d := range all {
-		if err := s.PutManifest(t.Context(), d, []byte("tool: x\n")); err != nil {
+	for i, d := range all {
+		if err := s.PutManifest(t.Context(), d, text(i+1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -63,7 +65,7 @@ func TestManifestsAreCollected(t *testing.T) {
 			q.Gone[id] = true
 		}
 		n, size, err := s.CollectManifests(t.Context(), q)
-		if err != nil || size != int64(n*len("tool: x\n")) {
+		if err != nil || size != int64(n*len(text(1))) {
 			t.Fatalf("%d with %d bytes, %v", n, size, err)
 		}
 		return n

@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -148,19 +149,20 @@ func TestB09_KilledCompactionLosesNothing(t *testing.T) {
 	d.wait(id, completed)
 	d.end(syscall.SIGTERM)
 	path := filepath.Join(d.state, "store.db")
-	rows := func(change func(*bbolt.Bucket, []byte) error, every int) {
+	rows := func(change func(b *bbolt.Bucket, key, text []byte) error, every int) {
 		t.Helper()
 		d.editStore("manifests", func(b *bbolt.Bucket) error {
 			for n := 0; n < 4000; n += every {
-				if err := change(b, fmt.Appendf(nil, "%064x", n)); err != nil {
+				text := fmt.Appendf(nil, "%08192d", n)
+				if err := change(b, fmt.Appendf(nil, "%x", sha256.Sum256(text)), text); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 	}
-	rows(func(b *bbolt.Bucket, key []byte) error { return b.Put(key, make([]byte, 8<<10)) }, 1)
-	rows(func(b *bbolt.Bucket, key []byte) error { return b.Delete(key) }, 2)
+	rows(func(b *bbolt.Bucket, key, text []byte) error { return b.Put(key, text) }, 1)
+	rows(func(b *bbolt.Bucket, key, _ []byte) error { return b.Delete(key) }, 2)
 	before := len(readFile(t, path))
 	killed := 0
 	for n := 0; ; n += 1 + n/3 {
@@ -181,7 +183,7 @@ func TestB09_KilledCompactionLosesNothing(t *testing.T) {
 	}
 	d.editStore("manifests", func(b *bbolt.Bucket) error {
 		for n := range 4000 {
-			if value := b.Get(fmt.Appendf(nil, "%064x", n)); (len(value) == 8<<10) != (n%2 == 1) {
+			if value := b.Get(fmt.Appendf(nil, "%x", sha256.Sum256(fmt.Appendf(nil, "%08192d", n)))); (len(value) == 8<<10) != (n%2 == 1) {
 				t.Errorf("row %d has %d bytes", n, len(value))
 			}
 		}
