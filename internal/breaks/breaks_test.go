@@ -97,6 +97,16 @@ func guards() []guard {
 			"./internal/endtoend", "TestFaultMatrix/staged/keeper.flush:EIO$",
 		},
 		{
+			"a full disk is not the fault of the input that is staged",
+			[]change{{"jobs/engine/stage.go", "!itsOwn {", "!itsOwn && pointer == \"\" {"}},
+			"./internal/endtoend", "TestFaultMatrix/none/copy.more:ENOSPC$",
+		},
+		{
+			"a disk that fails says nothing of what a tool made",
+			[]change{{"jobs/engine/verify.go", "errors.Is(err, syscall.EIO)", "errors.Is(err, syscall.ENOSYS)"}},
+			"./internal/endtoend", "TestFaultMatrix/none/record.exit.done:all>stage.again:EIO$",
+		},
+		{
 			"who executes the tool asks first whether it is too late",
 			[]change{{"executor/keeper/launcher.go", "\tif l.late() {", "\tif l.late() && l.Argv == nil {"}},
 			"./executor", "^TestG15_NothingIsExecutedTooLate$",
