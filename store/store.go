@@ -38,8 +38,9 @@ type Options struct {
 	LockWait time.Duration    // 0: DefaultLockWait; negative: do not wait
 	Now      func() time.Time // nil: time.Now
 	Logger   *slog.Logger     // nil: nothing is logged
-	// Committed is told of each commit, how long it took and why it failed. It must be
-	// quick, since the next commit waits for it. Nil: nobody is told.
+	// Committed is told of each commit, how long it took and why it failed (CodeDiskFull:
+	// for want of room). It must be quick, since the next commit waits for it. Nil: nobody
+	// is told.
 	Committed func(took time.Duration, err error)
 	// FileSystem says what kind of file system a folder lies on, and whether it is this
 	// host's own. Nil: the kernel is asked.

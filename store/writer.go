@@ -255,7 +255,8 @@ func (s *Store) commit(b *batch, ops []*operation) {
 	case !panicked && isNoSpace(err) && s.notDone(txid):
 		s.log.Error("the disk is full; a write was not done", "operations", len(ops), "error", err)
 		// Also what was refused may have been refused because of a write of this batch.
-		setErrors(ops, jobs.Errorf(jobs.CodeDiskFull, "nothing was written, since the disk of the store is full"))
+		err = jobs.Errorf(jobs.CodeDiskFull, "nothing was written, since the disk of the store is full")
+		setErrors(ops, err)
 	default:
 		s.wedged = panicked
 		s.fail(err)

@@ -54,7 +54,7 @@ func (m *Metrics) Watch(s Sources) { m.registry.MustRegister(newSourceCollector(
 type sourceCollector struct {
 	sources Sources
 
-	slots, used, disk, mode, head, size, free, failing, failures, pruned *prometheus.Desc
+	slots, used, disk, held, mode, head, size, free, failing, failures, pruned *prometheus.Desc
 }
 
 func newSourceCollector(s Sources) sourceCollector {
@@ -66,6 +66,7 @@ func newSourceCollector(s Sources) sourceCollector {
 		slots:   desc("macexec_slots", "Jobs that may run at once, by slot class.", "class"),
 		used:    desc("macexec_slots_used", "Jobs that run now, by slot class.", "class"),
 		disk:    desc("macexec_disk_free_bytes", "Free room on the disk of the state folder."),
+		held:    desc("macexec_jobs_held", "Queued jobs that wait for somebody's word, since the store was restored and may have forgotten what it did."),
 		mode:    desc("macexec_host_mode", "1 for the mode that the host is in, 0 for the others.", "mode"),
 		head:    desc("macexec_journal_head", "Sequence number of the journal's newest entry."),
 		size:    desc("macexec_store_size_bytes", "Size of the store's file."),
@@ -78,7 +79,7 @@ func newSourceCollector(s Sources) sourceCollector {
 }
 
 func (c sourceCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.slots, c.used, c.disk, c.mode, c.head, c.size, c.free, c.failing, c.failures, c.pruned} {
+	for _, desc := range []*prometheus.Desc{c.slots, c.used, c.disk, c.held, c.mode, c.head, c.size, c.free, c.failing, c.failures, c.pruned} {
 		to <- desc
 	}
 }
@@ -102,6 +103,7 @@ func (c sourceCollector) Collect(to chan<- prometheus.Metric) {
 	if g.DiskFree >= 0 {
 		gauge(c.disk, float64(g.DiskFree))
 	}
+	gauge(c.held, float64(g.Held))
 	gauge(c.head, float64(g.Head))
 	size, free := c.sources.Store()
 	gauge(c.size, float64(size))

@@ -42,6 +42,7 @@ type Metrics struct {
 	commits       prometheus.Histogram
 	commitsFailed prometheus.Counter
 	writable      prometheus.Gauge
+	full          prometheus.Gauge
 
 	spans *prometheus.CounterVec
 }
@@ -101,7 +102,8 @@ func NewMetrics(version string) *Metrics {
 	})
 	m.commitsFailed = prometheus.NewCounter(prometheus.CounterOpts{Name: "macexec_store_commit_failures_total", Help: "Commits that failed, such as on a full disk."})
 	m.writable = prometheus.NewGauge(prometheus.GaugeOpts{Name: "macexec_journal_writable", Help: "1 if the last commit succeeded, else 0: then every call is refused."})
-	m.registry.MustRegister(m.commits, m.commitsFailed, m.writable)
+	m.full = prometheus.NewGauge(prometheus.GaugeOpts{Name: "macexec_disk_full", Help: "1 if the last commit found no room on the disk of the store, else 0."})
+	m.registry.MustRegister(m.commits, m.commitsFailed, m.writable, m.full)
 	m.writable.Set(1) // a store that cannot be written does not open
 
 	m.spans = counter("macexec_spans_total", "Spans by what became of them: exported, failed (not taken by the collector), dropped (the queue was full).", "result")
@@ -194,6 +196,11 @@ func (m *Metrics) Request(method string) (end func(code string)) {
 
 // Committed counts a commit of the store.
 func (m *Metrics) Committed(took time.Duration, err error) {
+	full := 0.0
+	if jobs.CodeOf(err) == jobs.CodeDiskFull {
+		full = 1
+	}
+	m.full.Set(full)
 	if err != nil {
 		m.commitsFailed.Inc()
 		m.writable.Set(0)

@@ -31,7 +31,7 @@ func counted(t *testing.T) *Metrics {
 	m := NewMetrics("v1")
 	m.Watch(Sources{
 		Engine: func() engine.Gauges {
-			return engine.Gauges{Slots: []engine.Slot{{Class: "video", Size: 2, Used: 1}}, DiskFree: 12, Head: 34, Mode: jobs.ModePaused}
+			return engine.Gauges{Slots: []engine.Slot{{Class: "video", Size: 2, Used: 1}}, Held: 2, DiskFree: 12, Head: 34, Mode: jobs.ModePaused}
 		},
 		Store: func() (int64, int64) { return 1000, 400 },
 	})
@@ -61,7 +61,7 @@ func counted(t *testing.T) *Metrics {
 	m.Request("/macexec.v1.JobService/SubmitJob")("OK")
 	_ = m.Request("/macexec.v1.JobService/WatchJobs")
 	m.Committed(time.Millisecond, nil)
-	m.Committed(time.Millisecond, errors.New("no room"))
+	m.Committed(time.Millisecond, jobs.Errorf(jobs.CodeDiskFull, "no room"))
 	m.Spans("exported", 2)
 	return m
 }
@@ -111,6 +111,8 @@ func TestMetrics(t *testing.T) {
 		`macexec_disk_free_bytes 12`,
 		`macexec_journal_head 34`,
 		`macexec_journal_writable 0`,
+		`macexec_disk_full 1`,
+		`macexec_jobs_held 2`,
 		`macexec_store_size_bytes 1000`,
 		`macexec_store_free_bytes 400`,
 		`macexec_store_commit_duration_seconds_count 1`,

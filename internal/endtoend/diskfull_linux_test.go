@@ -102,7 +102,7 @@ func TestB11_DiskFullWhileToolsRun(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("killed=%v", killed), func(t *testing.T) {
 			t.Parallel()
-			d := startDaemonAt(t, built.bin, nil, smallDisk(t, "90m"), "slots: {ledger: 4}")
+			d := startDaemonAt(t, built.bin, nil, smallDisk(t, "90m"), "slots: {ledger: 4}", `metrics: {listen: "127.0.0.1:0"}`)
 			l := newLedgers(t)
 			first := call("known", "ledger_"+none, l.args("known"))
 			known := d.wait(d.submit(first).GetId(), macexecv1.JobState_JOB_STATE_COMPLETED)
@@ -157,6 +157,7 @@ func TestB11_DiskFullWhileToolsRun(t *testing.T) {
 			_, err := d.Submit(d.context(), call("known", "ledger_"+none, l.args("another")))
 			wantCode(t, err, "IDEMPOTENCY_KEY_CONFLICT")
 			refused()
+			d.wantMetric("macexec_disk_full 1")
 
 			d.empty()
 			for effects, id := range ids {
@@ -192,6 +193,7 @@ func TestB11_DiskFullWhileToolsRun(t *testing.T) {
 				d.wait(d.submitRun(call("new "+effects, "ledger_"+effects, l.args(name))).GetId(), macexecv1.JobState_JOB_STATE_COMPLETED)
 				l.wantStarts(name, 1)
 			}
+			d.wantMetric("macexec_disk_full 0")
 			if n := strings.Count(d.process.log.String(), "panic"); n > 0 {
 				t.Errorf("%d panics", n)
 			}

@@ -230,8 +230,7 @@ result: "{'parent': tool}"
 			t.Errorf("no line says that %s of job %s in the trace; the log:\n%s", said, id, log)
 		}
 	}
-	url := regexp.MustCompile(`http://[^"]+/metrics`).FindString(log)
-	text := scrape(ctx, t, url)
+	text := scrape(ctx, t, d.metricsURL())
 	for _, line := range []string{
 		`macexec_submissions_total{answer="accepted",code=""} 1`,
 		`macexec_jobs_ended_total{end_reason="ok",state="completed",tool="join"} 1`,
@@ -249,6 +248,18 @@ result: "{'parent': tool}"
 	}
 	if strings.Contains(text, "owner") || strings.Contains(text, id) {
 		t.Errorf("the metrics name a principal or a job:\n%s", text)
+	}
+}
+
+// metricsURL is where the daemon says that its metrics are.
+func (d *daemon) metricsURL() string {
+	return regexp.MustCompile(`http://[^"\s]+/metrics`).FindString(d.process.log.String())
+}
+
+func (d *daemon) wantMetric(line string) {
+	d.t.Helper()
+	if text := scrape(d.context(), d.t, d.metricsURL()); !strings.Contains(text, "\n"+line+"\n") {
+		d.t.Errorf("no line %s in\n%s", line, text)
 	}
 }
 

@@ -226,6 +226,7 @@ func (a *attempt) traced(env []string) []string {
 // Gauges is what can be read of an engine at any moment.
 type Gauges struct {
 	Slots    []Slot
+	Held     int   // queued jobs that wait for an operator's word on a restored store
 	DiskFree int64 // bytes on the disk of the jobs' folders, -1 if it cannot be told
 	Head     uint64
 	Mode     jobs.Mode // empty before Start
@@ -235,7 +236,7 @@ type Gauges struct {
 
 // Gauges reads what changes all the time.
 func (e *Engine) Gauges() Gauges {
-	g := Gauges{Slots: e.sched.slots(), Head: e.store.Head(), Mode: e.currentMode().Mode, DiskFree: -1, Retention: e.RetentionStatus()}
+	g := Gauges{Slots: e.sched.slots(), Held: e.sched.held(), Head: e.store.Head(), Mode: e.currentMode().Mode, DiskFree: -1, Retention: e.RetentionStatus()}
 	if free, err := files.FreeBytes(e.exec.Root()); err == nil {
 		g.DiskFree = free
 	}

@@ -63,6 +63,9 @@ func TestG4NothingExternalStartsOnARestoredStore(t *testing.T) {
 				t.Fatalf("%+v, %v", job, err)
 			}
 		}
+		if n := h.Gauges().Held; n != 2 {
+			t.Errorf("%d jobs are held", n)
+		}
 		if info, err := h.Host(t.Context(), owner()); err != nil || info.Restored == nil || info.Restored.Reason == "" {
 			t.Errorf("%+v, %v", info.Restored, err)
 		}
@@ -74,5 +77,8 @@ func TestG4NothingExternalStartsOnARestoredStore(t *testing.T) {
 		}
 		h.wantState(h.await(earlier.ID, settled), jobs.StateCompleted, jobs.EndOK)
 		h.wantState(h.await(later.ID, settled), jobs.StateCompleted, jobs.EndOK)
+		if n := h.Gauges().Held; n != 0 {
+			t.Errorf("after the word %d jobs are held", n)
+		}
 	}
 }

@@ -327,6 +327,21 @@ func (s *scheduler) holdBack() {
 	s.forgot = true
 }
 
+// held counts the jobs that wait for that.
+func (s *scheduler) held() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.forgot {
+		return 0
+	}
+	for _, t := range s.turns {
+		if t.place == heldBack {
+			n++
+		}
+	}
+	return n
+}
+
 // trust ends that.
 func (s *scheduler) trust() {
 	s.mu.Lock()
