@@ -59,17 +59,21 @@ func (s *Store) ConfirmRestore(ctx context.Context, by, reason string) (r *jobs.
 }
 
 // adopt stores that what is here is to be used from now on, though it may have
-// forgotten.
-func (s *Store) adopt(ctx context.Context, r jobs.Restore) (jobs.Restore, error) {
+// forgotten, and that some jobs are known to be.
+func (s *Store) adopt(ctx context.Context, r jobs.Restore, forgotten []string) (jobs.Restore, error) {
 	err := s.do(ctx, func(b *batch) (func() error, error) {
 		r.At, r.Head = b.now, b.chain.seq
 		raw, err := encodeRecord(r)
 		if err != nil {
 			return nil, err
 		}
-		return b.putWithEntry(b.bucket(bucketMeta), metaRestored, raw, jobs.Entry{
+		write, err := b.putWithEntry(b.bucket(bucketMeta), metaRestored, raw, jobs.Entry{
 			Kind: jobs.EntryAdopted, Principal: r.By, Message: "the store is used as it is; external calls wait for a word: " + r.Reason, Data: withoutSum(raw),
 		})
+		if err != nil {
+			return nil, err
+		}
+		return func() error { return errors.Join(b.buryStrangers(forgotten), write()) }, nil
 	})
 	return r, err
 }
@@ -79,7 +83,7 @@ type Adoption struct {
 	jobs.Restore
 
 	HostID string
-	// Forgotten are the names of folders of jobs that the store has no record of.
+	// Forgotten are the jobs with a folder of which the store knows nothing.
 	Forgotten []string
 }
 
@@ -132,19 +136,15 @@ func (s *Store) adoption(ctx context.Context, o AdoptOptions, known *witness) (a
 	if known != nil {
 		r.Known = known.standing()
 	}
-	if r, err = s.adopt(ctx, r); err != nil {
-		return a, err
-	}
-	a = Adoption{Restore: r, HostID: s.hostID}
+	a.HostID = s.hostID
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
-		records := tx.Bucket([]byte(bucketJobs))
-		for _, id := range o.Jobs {
-			if !has(records, []byte(id)) {
-				a.Forgotten = append(a.Forgotten, id)
-			}
-		}
+		a.Forgotten = strangers(tx, o.Jobs)
 		return nil
 	})
+	if err != nil {
+		return a, err
+	}
+	a.Restore, err = s.adopt(ctx, r, a.Forgotten)
 	return a, err
 }
 

@@ -45,6 +45,10 @@ type Options struct {
 	// FileSystem says what kind of file system a folder lies on, and whether it is this
 	// host's own. Nil: the kernel is asked.
 	FileSystem func(dir string) (name string, local bool, err error)
+	// Jobs are the names of the folders of jobs beside the store, and Started says of one
+	// whether its job was ever started. By them a store is recognized that has forgotten.
+	Jobs    []string
+	Started func(id string) bool
 }
 
 func (o Options) withDefaults() Options {
@@ -97,7 +101,8 @@ type Store struct {
 	done      chan struct{} // closed when the writer has ended
 	witnessed chan struct{} // closed when nobody writes its witness any more
 
-	unwitnessed bool // it is not in its place yet, so no witness tells of it
+	unwitnessed bool        // it is not in its place yet, so no witness tells of it
+	witnessFile fs.FileInfo // as it was written last; of the goroutine that writes it
 
 	// Of the writer only: what is committed.
 	jobSeq   uint64
@@ -117,7 +122,8 @@ var _ jobs.Store = (*Store)(nil)
 // Open opens the store of a path and locks it, or makes it if there is no file. It
 // never changes a file that it cannot understand: a damaged file, a file of
 // something else and a store of a newer macexec are refused as they are. So is one
-// that is not the store which its witness tells of, or an earlier state of that.
+// that is not the store which its witness and the folders of jobs tell of, or an earlier
+// state of that.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.withDefaults()
 	if err := o.checkFileSystem(); err != nil {
@@ -166,7 +172,7 @@ func openAs(ctx context.Context, o Options, as role) (*Store, error) {
 	if as == inPlace {
 		var whole bool
 		if whole, err = wholeHead(file); err == nil {
-			err = recognize(s.path, db, whole)
+			err = recognize(o, db, whole)
 		}
 	}
 	if err == nil {
@@ -328,6 +334,13 @@ func (s *Store) HostID() string { return s.hostID }
 
 // Failed implements jobs.Store.
 func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Failure returns why the store failed; nil: it has not.
+func (s *Store) Failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
+}
 
 // usable returns why nothing can be asked of the store, or nil.
 func (s *Store) usable() error {

@@ -127,7 +127,8 @@ func Missing(path string) error {
 
 // recognize refuses a store that is not the one which was here last, or that has
 // forgotten. The file is not touched. whole says that both its head pages are.
-func recognize(path string, db *bbolt.DB, whole bool) error {
+func recognize(o Options, db *bbolt.DB, whole bool) error {
+	path := o.Path
 	known, err := readWitness(path)
 	if err != nil {
 		return err
@@ -142,10 +143,13 @@ func recognize(path string, db *bbolt.DB, whole bool) error {
 			if !ok {
 				return nil
 			}
-			if r, err := readRestore(tx); err == nil && r != nil && known != nil && r.Known == known.standing() {
-				return nil // somebody decided, seeing this very witness
+			r, err := readRestore(tx)
+			if decided := err == nil && r != nil && known != nil && r.Known == known.standing(); !decided { // seeing this very witness
+				verdict = here.compare(tx, known, whole)
 			}
-			verdict = here.compare(tx, known, whole)
+			if verdict == nil {
+				verdict = forgetful(tx, o)
+			}
 			return nil
 		})
 	})
@@ -220,15 +224,16 @@ func (w witness) standing() jobs.StoreStanding {
 	return jobs.StoreStanding{HostID: w.HostID, Head: w.Seq, Hash: w.Hash}
 }
 
-// witnessing writes down how far the store has come, while it grows.
+// witnessing writes down how far the store has come, while it grows, and again where
+// somebody took the witness away. At each beat it also looks whether the store is still
+// where the next start looks for it.
 func (s *Store) witnessing() {
 	defer close(s.witnessed)
 	var told uint64
+	beat := time.NewTicker(witnessLag)
+	defer beat.Stop()
 	for failing := false; ; {
-		s.mu.Lock()
-		grown := s.grown
-		s.mu.Unlock()
-		if s.head.Load() > told || told == 0 {
+		if s.head.Load() > told || told == 0 || !s.witnessStands() {
 			seq, err := s.testify()
 			switch {
 			case err == nil:
@@ -239,23 +244,39 @@ func (s *Store) witnessing() {
 			failing = err != nil
 		}
 		select {
-		case <-time.After(witnessLag):
+		case <-beat.C:
 		case <-s.closing:
 			return
 		case <-s.failed:
 			return
 		}
-		if failing {
-			continue
-		}
-		select {
-		case <-grown:
-		case <-s.closing:
-			return
-		case <-s.failed:
+		if err := s.displaced(); err != nil {
+			s.fail(err)
 			return
 		}
 	}
+}
+
+// witnessStands reports whether the witness that was written last is still there.
+func (s *Store) witnessStands() bool {
+	info, err := os.Lstat(witnessPath(s.path))
+	return err == nil && s.witnessFile != nil && os.SameFile(info, s.witnessFile)
+}
+
+// displaced says why nothing can be written to the store any more though it can: another
+// file, or none, has its name, so the next start would not find what is written.
+func (s *Store) displaced() error {
+	mine, err := s.file.Stat()
+	if err != nil {
+		return nil //nolint:nilerr // a write will tell
+	}
+	switch now, err := os.Stat(s.path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("the file %s was removed or renamed while it was in use; put it back, then start macexec serve again", s.path)
+	case err == nil && !os.SameFile(mine, now):
+		return fmt.Errorf("another file was put in the place of %s while that was in use; put the right one back, then start macexec serve again", s.path)
+	}
+	return nil
 }
 
 // testify writes the witness of what is on stable storage now.
@@ -271,7 +292,11 @@ func (s *Store) testify() (seq uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return w.Seq, writeWitness(s.path, w)
+	if err := writeWitness(s.path, w); err != nil {
+		return 0, err
+	}
+	s.witnessFile, err = os.Lstat(witnessPath(s.path))
+	return w.Seq, err
 }
 
 // testifyLast writes the exact witness of a store that is closed after its last write.

@@ -13,6 +13,9 @@ import (
 	"github.com/macexec/macexec/store"
 )
 
+// unheardOf is a job that no store knows.
+const unheardOf = "01arz3ndektsv4rrffq69g5fav-abcdefgh"
+
 // witnessed is a closed store with n jobs, and what an earlier state of it was.
 func witnessed(t *testing.T, n int) (path string, earlier []byte) {
 	t.Helper()
@@ -123,7 +126,7 @@ func TestG13AStoreIsKnownByItsWitness(t *testing.T) {
 			if _, err := store.Adopt(t.Context(), store.AdoptOptions{Path: path, Reason: "r", Empty: !test.empty}); err == nil {
 				t.Error("it was adopted as what it is not")
 			}
-			a, err := store.Adopt(t.Context(), store.AdoptOptions{Path: path, By: "owner", Reason: "it is what we have", Empty: test.empty, Jobs: []string{"unheard-of"}})
+			a, err := store.Adopt(t.Context(), store.AdoptOptions{Path: path, By: "owner", Reason: "it is what we have", Empty: test.empty, Jobs: []string{"stray", unheardOf}})
 			if err != nil || len(a.Forgotten) != 1 || a.Reason != "it is what we have" {
 				t.Fatalf("%+v, %v", a, err)
 			}

@@ -171,6 +171,11 @@ func (s *Store) attempt(ops []*operation) bool {
 	s.mu.Lock()
 	failure := s.failure
 	s.mu.Unlock()
+	if failure == nil {
+		if failure = s.displaced(); failure != nil {
+			s.fail(failure)
+		}
+	}
 	if failure != nil {
 		setErrors(ops, errFailed(failure))
 		return true

@@ -69,7 +69,14 @@ func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
 	if err != nil {
 		return cannotServe("the key of secret arguments cannot be used", err)
 	}
-	records, err := store.Open(ctx, store.Options{Path: filepath.Join(o.State, "store.db"), Logger: log, Committed: watching.committed()})
+	folders, err := jobFolders(o.State)
+	if err != nil {
+		return cannotServe("the folders of jobs cannot be listed", err)
+	}
+	records, err := store.Open(ctx, store.Options{
+		Path: filepath.Join(o.State, storeName), Logger: log, Committed: watching.committed(),
+		Jobs: folders, Started: func(id string) bool { return executor.Recorded(filepath.Join(o.State, jobsName), id) },
+	})
 	if err != nil {
 		return cannotServe("the store cannot be opened", err)
 	}
@@ -117,7 +124,7 @@ func serve(ctx context.Context, o serveOptions, std stdio) (err error) {
 		case <-ctx.Done():
 		case <-records.Failed():
 			// What is true now is only on the disk; the next start reads it from there.
-			err = cannotServe("the store cannot be written", errors.New("stopping, so that nothing is claimed that is not stored; running jobs go on with their keepers"))
+			err = cannotServe("the store cannot be written", fmt.Errorf("%w; stopping, so that nothing is claimed that is not stored; running jobs go on with their keepers", records.Failure()))
 		case err = <-served:
 			return cannotServe("the socket cannot be served", err)
 		}
@@ -183,7 +190,7 @@ func newEngine(o serveOptions, conf config, records *store.Store, secret []byte,
 	if err != nil {
 		return nil, err
 	}
-	exec, err := executor.New(executor.Options{Root: filepath.Join(o.State, "jobs"), Keeper: keeper, Keepers: keepers, BootSession: boot, Logger: log})
+	exec, err := executor.New(executor.Options{Root: filepath.Join(o.State, jobsName), Keeper: keeper, Keepers: keepers, BootSession: boot, Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +215,7 @@ func notForgotten(state string) error {
 	if err := store.Missing(path); err != nil {
 		return err
 	}
-	attempts, err := os.ReadDir(filepath.Join(state, "jobs"))
+	attempts, err := os.ReadDir(filepath.Join(state, jobsName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

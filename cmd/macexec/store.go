@@ -20,6 +20,9 @@ import (
 // storeName is the store's file in the state folder.
 const storeName = "store.db"
 
+// jobsName is the folder of the folders of jobs in the state folder.
+const jobsName = "jobs"
+
 func (a *app) storeCommand() *cobra.Command {
 	return group("store", "Look after the store", a.storeCheckCommand(), a.storeBackupCommand(), a.storeDfCommand(), a.storePruneCommand(), a.storeRestoreCommand(),
 		a.storeAdoptCommand(), a.storeConfirmCommand(), a.storeCompactCommand())

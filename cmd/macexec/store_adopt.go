@@ -65,7 +65,7 @@ func adoptAdvice(err error) string {
 
 // jobFolders lists the jobs that have a folder in a state folder.
 func jobFolders(state string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(state, "jobs"))
+	entries, err := os.ReadDir(filepath.Join(state, jobsName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -279,6 +280,14 @@ func TestG13_EveryKindOfDamage(t *testing.T) {
 			t.Errorf("%s: the daemon says %s", test.name, log)
 		}
 		d.kill()
+		for _, folder := range d.jobFolders() { // which would tell that the store that is put back is older
+			if slices.Contains(ids, folder) {
+				continue
+			}
+			if err := os.RemoveAll(filepath.Join(d.state, "jobs", folder)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	for n := range all {
 		l.wantStarts(fmt.Sprint("job-", n), 1)
