@@ -93,6 +93,13 @@ func (d *daemon) repeat(req *macexecv1.SubmitJobRequest) *macexecv1.SubmitJobRes
 	return resp
 }
 
+func (d *daemon) wantMetric(line string) {
+	d.t.Helper()
+	if text := scrape(d.context(), d.t, d.metricsURL()); !strings.Contains(text, "\n"+line+"\n") {
+		d.t.Errorf("no line %s in\n%s", line, text)
+	}
+}
+
 // The disk with everything of macexec on it fills up while three tools run, and they end
 // then. Nothing new is taken, known keys are answered, and nothing runs unrecorded. With
 // room again each job gets its end, without a restart; or, if the daemon was killed with

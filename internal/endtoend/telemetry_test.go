@@ -256,13 +256,6 @@ func (d *daemon) metricsURL() string {
 	return regexp.MustCompile(`http://[^"\s]+/metrics`).FindString(d.process.log.String())
 }
 
-func (d *daemon) wantMetric(line string) {
-	d.t.Helper()
-	if text := scrape(d.context(), d.t, d.metricsURL()); !strings.Contains(text, "\n"+line+"\n") {
-		d.t.Errorf("no line %s in\n%s", line, text)
-	}
-}
-
 func scrape(ctx context.Context, t *testing.T, url string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
