@@ -96,6 +96,7 @@ const (
 	CodeFileTooLarge      Code = "FILE_TOO_LARGE"
 	CodeCursorExpired     Code = "CURSOR_EXPIRED"
 	CodeDiskFull          Code = "DISK_FULL"
+	CodeNotRemoved        Code = "FILES_NOT_REMOVED"
 	CodeDraining          Code = "HOST_DRAINING"
 	CodeStoreFailed       Code = "STORE_FAILED"
 	CodeStoreMissing      Code = "STORE_MISSING"
@@ -157,6 +158,7 @@ func Codes() map[Code]CodeInfo {
 		CodeFileTooLarge:      {ClassQuota, false, ActionFixRequest, "the file exceeds the configured limit"},
 		CodeCursorExpired:     {ClassResource, false, ActionFixRequest, "events between the cursor and the oldest kept one are gone; the error names the oldest"},
 		CodeDiskFull:          {ClassQuota, true, ActionAskOperator, "there is not enough room on the disk"},
+		CodeNotRemoved:        {ClassUnavailable, true, ActionAskOperator, "retention could not remove some files; what else was due is removed, and the next pass tries again"},
 		CodeDraining:          {ClassUnavailable, true, ActionRetryLater, "the host takes no new calls now"},
 		CodeStoreFailed:       {ClassUnavailable, true, ActionRepeatSameKey, "the store cannot be written; the daemon is stopping"},
 		CodeStoreMissing:      {ClassUnavailable, false, ActionAskOperator, "made at a start: this host had a store, and there is none"},

@@ -220,7 +220,7 @@ type Attempt struct {
 	Started     *Started  `json:"started,omitempty"`
 	Exit        *Exit     `json:"exit,omitempty"`
 	Lost        string    `json:"lost,omitempty"` // why the attempt was given up, if it was
-	Left        []int     `json:"left,omitempty"` // pids that lived on then, of a tool that may not be stopped
+	Left        []int     `json:"left,omitempty"` // pids that live on, of a tool that may not be stopped; none once their end was seen
 	EndedAt     time.Time `json:"ended_at,omitzero"`
 }
 

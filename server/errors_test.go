@@ -58,6 +58,7 @@ func statuses() map[jobs.Code]codes.Code {
 		jobs.CodeFileTooLarge:      codes.ResourceExhausted,
 		jobs.CodeCursorExpired:     codes.OutOfRange,
 		jobs.CodeDiskFull:          codes.ResourceExhausted,
+		jobs.CodeNotRemoved:        codes.Unavailable,
 		jobs.CodeDraining:          codes.Unavailable,
 		jobs.CodeStoreFailed:       codes.Unavailable,
 		jobs.CodeStoreMissing:      codes.Unavailable,

@@ -86,5 +86,5 @@ func (s *storeService) PruneStore(ctx context.Context, req *macexecv1.PruneStore
 	if err != nil {
 		return nil, err
 	}
-	return &macexecv1.PruneStoreResponse{Pruned: convertPruned(pruned), DryRun: req.GetDryRun()}, nil
+	return &macexecv1.PruneStoreResponse{Pruned: convertPruned(pruned), DryRun: req.GetDryRun(), Held: pruned.Held}, nil
 }

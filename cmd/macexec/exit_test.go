@@ -34,7 +34,7 @@ func TestExitCodeOfEveryError(t *testing.T) {
 			jobs.CodeOtherHost, jobs.CodeKeyFenced, jobs.CodeRunClosed, jobs.CodeLockHeld, jobs.CodeSuperseded,
 			jobs.CodeUploadInProgress, jobs.CodeStateConflict, jobs.CodeStopTooLate,
 			jobs.CodeApprovalDecided, jobs.CodeTooLate, jobs.CodeDigestMismatch, jobs.CodeFileTooLarge,
-			jobs.CodeCursorExpired, jobs.CodeDiskFull, jobs.CodeDraining, jobs.CodeCannotServe,
+			jobs.CodeCursorExpired, jobs.CodeDiskFull, jobs.CodeNotRemoved, jobs.CodeDraining, jobs.CodeCannotServe,
 			jobs.CodeStoreMissing, jobs.CodeStoreReplaced, jobs.CodeStoreOlder,
 		},
 		exitAnswerLost: {client.CodeAnswerLost, jobs.CodeStoreFailed, jobs.CodeCommitUnknown, jobs.CodeDeadline, jobs.CodeCallerGone},

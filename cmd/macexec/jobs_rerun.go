@@ -211,6 +211,7 @@ func writeKnown(w io.Writer, job *macexecv1.Job, colour bool) error {
 	f.add("tool", strings.TrimSpace(job.GetTool().GetName()+" "+job.GetTool().GetVersion())+", effects "+effectsText(job.GetTool()))
 	f.addStyled("state", stateText(job), stateStyle(job.GetState()))
 	f.add("message", job.GetMessage())
+	f.addStyled("still lives", stillLives(job), show.Yellow)
 	f.add("side effect", document.Word(job.GetSideEffect()))
 	for _, attempt := range job.GetAttempts() {
 		f.add(fmt.Sprintf("attempt %d", attempt.GetN()), attemptText(attempt))

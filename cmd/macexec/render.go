@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -46,6 +47,7 @@ func writeJob(w io.Writer, job *macexecv1.Job, wide, colour bool) error {
 	f.add("waits for", waitsFor(job))
 	f.add("message", job.GetMessage())
 	f.add("cause", job.GetCause())
+	f.addStyled("still lives", stillLives(job), show.Yellow)
 	if job.GetEndReason() != macexecv1.EndReason_END_REASON_UNSPECIFIED {
 		f.add("side effect", document.Word(job.GetSideEffect()))
 		f.add("retry", document.Word(job.GetRetry()))
@@ -87,6 +89,20 @@ func writeJob(w io.Writer, job *macexecv1.Job, wide, colour bool) error {
 		}
 	}
 	return nil
+}
+
+// stillLives names what a tool has left that was given up.
+func stillLives(job *macexecv1.Job) string {
+	var pids []string
+	for _, attempt := range job.GetAttempts() {
+		for _, pid := range attempt.GetLeft() {
+			pids = append(pids, strconv.FormatInt(pid, 10))
+		}
+	}
+	if len(pids) == 0 {
+		return ""
+	}
+	return "the tool, without a keeper: pids " + strings.Join(pids, ", ") + "; the job is kept until they have ended"
 }
 
 func stateText(job *macexecv1.Job) string {

@@ -41,6 +41,10 @@ func (a *app) storePruneCommand() *cobra.Command {
 			return f
 		}
 		return a.print(resp, "", func(w io.Writer) error {
+			if held := resp.GetHeld(); held != "" {
+				_, err := fmt.Fprintf(w, "nothing is removed until macexec store confirm: %s\n", show.Line(held))
+				return err
+			}
 			p := resp.GetPruned()
 			word := "removed"
 			if resp.GetDryRun() {

@@ -80,6 +80,11 @@ func TestG4_ARestoredStoreStartsNothingTwice(t *testing.T) {
 	for name, want := range map[string]int{"before": 1, "queued": 1, "after": 1} {
 		l.wantStarts(name, want)
 	}
+	for _, more := range []string{"--dry-run=false", "--dry-run"} {
+		if code, output := d.macexec("store", "prune", "--older-than", "1ns", more); code != 0 || !strings.Contains(output, "nothing is removed until") {
+			t.Errorf("prune %s of a restored store: exit code %d: %s", more, code, output)
+		}
+	}
 	if code, output := d.macexec("store", "confirm"); code != 2 {
 		t.Errorf("without a word: exit code %d: %s", code, output)
 	}

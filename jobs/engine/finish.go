@@ -168,15 +168,12 @@ func (a *attempt) lost(found executor.Found, ended jobs.Ended, why string) error
 		}
 		return a.requeue(evidence, found)
 	}
-	message := why
 	if a.tool == nil {
 		if err := a.reload(a.e.stopped); err != nil {
 			a.e.log.Warn("the manifest or the inputs of a lost job cannot be read again", "job_id", a.job.ID, "error", err)
 		}
 	}
-	if a.tool != nil && a.tool.OnUnknown != "" {
-		message += "; look at: " + a.tool.OnUnknown
-	}
+	message := why + a.e.lookAt(a.job.Tool)
 	return &over{why: why, found: found, change: func(j *jobs.Job) error {
 		keepStart(j, found)
 		j.RecordLeft(pidsOf(found.Alive))

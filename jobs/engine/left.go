@@ -46,6 +46,10 @@ func (e *Engine) noneLeft(id string, n int, detail string) {
 	proof := jobs.Evidence{Kind: jobs.EvidenceToolEnded, Attempt: n, Detail: detail, At: e.now()}
 	job, err := e.lasting(id, detail, func(j *jobs.Job) error {
 		j.AddEvidence(proof)
+		j.RecordLeft(nil)
+		if j.State == jobs.StateUnknown {
+			j.Message = "its keeper was lost before the tool ended; " + detail + e.lookAt(j.Tool)
+		}
 		return nil
 	})
 	if err != nil {
@@ -55,6 +59,15 @@ func (e *Engine) noneLeft(id string, n int, detail string) {
 		return
 	}
 	e.askProbe(job)
+}
+
+// lookAt says what a person should look at who is to resolve a job of the tool.
+func (e *Engine) lookAt(ref jobs.ToolRef) string {
+	tool, err := e.toolOf(ref)
+	if err != nil || tool.OnUnknown == "" {
+		return ""
+	}
+	return "; look at: " + tool.OnUnknown
 }
 
 // askProbe asks the probe of an unknown job, if its tool has one.
@@ -214,9 +227,10 @@ func (a *attempt) finishLate(ctx context.Context, found executor.Found) error {
 		a.e.log.Warn("what an unknown job has made cannot be verified", "job_id", a.job.ID, "error", err)
 		return nil
 	}
-	if len(a.tool.Artifacts) > 0 || a.variant == nil {
+	if len(a.tool.Artifacts) > 0 || len(a.tool.Publish) > 0 || a.variant == nil {
 		return nil
 	}
+	a.tidied = a.wasTidied()
 	return a.verify(found)
 }
 

@@ -172,6 +172,9 @@ func TestG5LateEvidenceWithoutAProbe(t *testing.T) {
 	o.work("go")
 	job := o.await(o.job.ID, ended)
 	o.wantState(job, jobs.StateUnknown, jobs.EndNone)
+	if left := job.Attempts[0].Left; len(left) > 0 || strings.Contains(job.Message, "still runs") || !strings.Contains(job.Message, "none lives") {
+		t.Errorf("it still tells of %v: %s", left, job.Message)
+	}
 	o.Stop()
 	o.start()
 	if again := o.await(o.job.ID, ended); again.Revision != job.Revision {
@@ -195,6 +198,9 @@ func TestG5EvidenceAfterAResolution(t *testing.T) {
 	o.start()
 	if !o.IsTool(o.started.Pid) {
 		t.Error("after a restart the tool of a resolved job is taken for a caller")
+	}
+	if got, err := o.Prune(t.Context(), owner(), time.Nanosecond, false); err != nil || got.Jobs > 0 {
+		t.Errorf("with its tool alive, retention removes %d jobs: %v", got.Jobs, err)
 	}
 	if err := o.started.Tool().Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)

@@ -78,6 +78,8 @@ type Pruned struct {
 
 	Manifests, Keepers int   // that no job needs any more
 	UnusedBytes        int64 // of both
+
+	Held string // why nothing is removed now; empty: it is
 }
 
 func (p *Pruned) add(q Pruned) {
@@ -259,6 +261,13 @@ func (e *Engine) Prune(ctx context.Context, c Caller, olderThan time.Duration, d
 	if olderThan != 0 {
 		r.Completed.Age, r.Failed.Age, r.Cancelled.Age = olderThan, olderThan, olderThan
 	}
+	restored, err := e.store.Restored(ctx)
+	if err != nil {
+		return Pruned{}, err
+	}
+	if restored != nil {
+		return Pruned{Held: "the store may have forgotten what came last, and the folders of jobs tell of it: " + restored.Reason}, nil
+	}
 	if !dry {
 		message := "what is kept for too long is removed now"
 		if olderThan != 0 {
@@ -374,7 +383,7 @@ func (e *Engine) pruneJobs(ctx context.Context, ids []string, how pruning, got *
 	for _, id := range gone {
 		got.Bytes += folderBytes(e.exec.JobDir(id))
 		if !how.dry {
-			err = errors.Join(err, e.exec.Remove(id)) // a later pass removes what stays
+			err = errors.Join(err, e.removeFolder(id)) // a later pass removes what stays
 		}
 	}
 	if !how.dry {
@@ -386,6 +395,13 @@ func (e *Engine) pruneJobs(ctx context.Context, ids []string, how pruning, got *
 		}
 	}
 	return err
+}
+
+func (e *Engine) removeFolder(id string) error {
+	if err := e.exec.Remove(id); err != nil {
+		return jobs.Errorf(jobs.CodeNotRemoved, "the folder of job %s cannot be removed: %w; mend that, and a later pass removes it", id, err)
+	}
+	return nil
 }
 
 // pruneRecords removes the records of jobs but of those that are named meanwhile, and of
@@ -475,7 +491,7 @@ func (e *Engine) pruneStrays(ctx context.Context, how pruning, got *Pruned) erro
 		}
 		got.Bytes += folderBytes(e.exec.JobDir(id))
 		if !how.dry {
-			err = e.exec.Remove(id)
+			err = e.removeFolder(id)
 		}
 		if err != nil {
 			errs = append(errs, err)

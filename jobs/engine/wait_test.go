@@ -29,6 +29,7 @@ func (h *host) letGo(id string) {
 func TestWaitJobIsCheap(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, waitTool(), copyTool())
+	h.awaitPass() // it looks at jobs, too
 	job := h.submit("wait", `{}`)
 	h.await(job.ID, running)
 	const many = 500

@@ -1857,8 +1857,8 @@ type Attempt struct {
 	Lost string `protobuf:"bytes,7,opt,name=lost,proto3" json:"lost,omitempty"`
 	// When it was over.
 	EndedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
-	// The processes of it that lived on when it was given up, because a tool with outside
-	// effects is not stopped then.
+	// The processes of it that live on although it was given up, because a tool with
+	// outside effects is not stopped then; none once their end was seen.
 	Left          []int64 `protobuf:"varint,9,rep,packed,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

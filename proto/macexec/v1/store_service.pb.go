@@ -853,7 +853,9 @@ type PruneStoreResponse struct {
 	// What was removed, or would be.
 	Pruned *Pruned `protobuf:"bytes,1,opt,name=pruned,proto3" json:"pruned,omitempty"`
 	// Nothing was removed.
-	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Why nothing is removed now: the store was restored, and nobody has confirmed that yet.
+	Held          string `protobuf:"bytes,3,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -900,6 +902,13 @@ func (x *PruneStoreResponse) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *PruneStoreResponse) GetHeld() string {
+	if x != nil {
+		return x.Held
+	}
+	return ""
 }
 
 // Pruned counts what was removed.
@@ -1165,10 +1174,11 @@ const file_macexec_v1_store_service_proto_rawDesc = "" +
 	"\x11PruneStoreRequest\x12\x17\n" +
 	"\adry_run\x18\x01 \x01(\bR\x06dryRun\x128\n" +
 	"\n" +
-	"older_than\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tolderThan\"Y\n" +
+	"older_than\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tolderThan\"m\n" +
 	"\x12PruneStoreResponse\x12*\n" +
 	"\x06pruned\x18\x01 \x01(\v2\x12.macexec.v1.PrunedR\x06pruned\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\x87\x02\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x12\n" +
+	"\x04held\x18\x03 \x01(\tR\x04held\"\x87\x02\n" +
 	"\x06Pruned\x12\x12\n" +
 	"\x04jobs\x18\x01 \x01(\x03R\x04jobs\x12'\n" +
 	"\x0fjournal_entries\x18\x02 \x01(\x03R\x0ejournalEntries\x12\x18\n" +
