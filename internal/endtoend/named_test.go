@@ -24,10 +24,7 @@ func TestG1_WhatACallNamesIsThereOrItIsRefused(t *testing.T) {
 	for i := range many {
 		source, reader := fmt.Sprint("source", i), fmt.Sprint("reader", i)
 		id := d.submit(call(source, "ledger_staged", l.args(source, "write:10"))).GetId()
-		_, err := d.Jobs.WaitJob(d.context(), &macexecv1.WaitJobRequest{Id: id})
-		if err != nil && errorCode(err) != "JOB_NOT_FOUND" { // it is pruned already
-			t.Fatal(err)
-		}
+		d.wait(id, completed)
 		var pruning sync.WaitGroup
 		pruning.Go(func() {
 			if _, err := d.prune(); err != nil {
@@ -39,18 +36,18 @@ func TestG1_WhatACallNamesIsThereOrItIsRefused(t *testing.T) {
 		pruning.Wait()
 		if err == nil {
 			accepted++
-			got, err := d.Jobs.WaitJob(d.context(), &macexecv1.WaitJobRequest{Id: job.GetId()})
-			switch {
-			case err == nil && got.GetJob().GetState() == failed:
-				t.Errorf("it was accepted, and is %s: %s", got.GetJob().GetState(), got.GetJob().GetMessage())
-			case err != nil && errorCode(err) != "JOB_NOT_FOUND":
-				t.Fatal(err)
+			got, err := d.Wait(d.context(), job.GetId())
+			if err != nil || got.GetState() != completed {
+				t.Errorf("it was accepted, and is %s: %s, %v", got.GetState(), got.GetMessage(), err)
 			}
 			l.wantStarts(reader, 1)
 			continue
 		}
 		refused++
 		wantCode(t, err, "ARGUMENTS_NOT_POSSIBLE")
+		if found := findings(err); !strings.Contains(strings.Join(found, ""), id) {
+			t.Fatalf("it is refused for %v", found)
+		}
 		if _, err := d.Jobs.LookupKey(d.context(), &macexecv1.LookupKeyRequest{Key: reader}); errorCode(err) != "JOB_NOT_FOUND" {
 			t.Errorf("the key of a refused call: %v", err)
 		}
