@@ -67,6 +67,7 @@ func newHost(t testing.TB, manifests ...string) *host {
 	h.store = &flakyStore{Store: records, read: map[string]int{}}
 	h.store.readAny = sync.NewCond(&h.store.mu)
 	h.start()
+	h.awaitPass() // it reads jobs, and may remove something
 	t.Cleanup(func() {
 		h.Stop()
 		for _, b := range h.areas {

@@ -99,7 +99,6 @@ func TestTrashIsKeptForItsTime(t *testing.T) {
 artifacts: [{name: made, file: "'made.txt'", media_types: [text/plain], required: true}]
 publish: [{create: made, at: output}]
 result: "{'ok': true}"`))
-	h.awaitPass()
 	done, err := h.copyUnder("k", "out")
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +165,6 @@ result: "{'ok': true}"`))
 func TestTrashByBytes(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, copyTool())
-	h.awaitPass()
 	done, err := h.copyUnder("k", "out")
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +207,6 @@ func TestTrashByBytes(t *testing.T) {
 func TestTrashOfProjectsThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, copyTool())
-	h.awaitPass()
 	root, dir := filepath.Join(h.state, h.project("")), t.TempDir()
 	old := h.discard(root, "01jqxw6q2w8y4n0000000000zz-"+h.store.HostID(), 0, time.Now().Add(-91*day), "old")
 	for _, name := range []string{"away", "b"} {
