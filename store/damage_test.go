@@ -495,9 +495,78 @@ func TestG4NoFlippedBitFreesAKey(t *testing.T) {
 			behind += int64(len(keyPlace(jobs.Key{})))
 		}
 		for at := from + 8; at < behind; at++ { // which page it is, at the start of it, bbolt checks
-			testFlippedByte(t, s, at, number)
+			testFlippedByte(t, s, at, byte(1)<<(at%8), number)
+		}
+		for _, at := range separators(t, s, bucket) {
+			for bit := range 16 { // of what tells these keys apart
+				testFlippedByte(t, s, at+int64(bit/8), byte(1)<<(bit%8), number)
+			}
 		}
 	}
+}
+
+// separators returns where the keys begin by which the root of a bucket leads to its pages.
+func separators(t *testing.T, s *Store, bucket string) (list []int64) {
+	t.Helper()
+	err := s.view(t.Context(), func(tx *bbolt.Tx) error {
+		head, err := inspectFile(s.file, tx.Size())
+		if err != nil {
+			return err
+		}
+		w := newPageWalk(s.file, head.current)
+		id := uint64(tx.Bucket([]byte(bucket)).RootPage())
+		flags, n, raw, ok := w.page(id)
+		if !ok || flags != pageFlagBranch || n < 2 {
+			return fmt.Errorf("bucket %s has too few pages: %q", bucket, w.problems)
+		}
+		at := int64(id)*head.current.pageSize + int64(dataOf(n))
+		w.children(id, raw, n, func(key []byte, _ uint64) {
+			list = append(list, at)
+			at += int64(len(key))
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// TestFreeKeysOfManyPages: in a healthy store a key that was not used is free, wherever
+// it would lie, and a flipped bit of what leads to pages that lead to others is refused
+// at the start.
+func TestFreeKeysOfManyPages(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	err := Load(t.Context(), path, func(yield func(*jobs.Job) bool) {
+		for n := range 20_000 {
+			j := storetest.NewJob(n)
+			if _, err := storetest.Cancel(j); err != nil || !yield(j) {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := openAt(t, path)
+	for n := range 4_000 {
+		_, err := s.LookupKey(t.Context(), jobs.Key{Principal: "orchestrator", Text: fmt.Sprint("free-", n)})
+		wantCode(t, err, jobs.CodeJobNotFound)
+	}
+	at := separators(t, s, bucketKeys)
+	_ = s.Close()
+	raw, root := keysOf(t, path)
+	if w := binary.NativeEndian.Uint64(raw[int(root)*os.Getpagesize()+pageHeaderSize+8:]); binary.NativeEndian.Uint16(raw[int(w)*os.Getpagesize()+8:]) != pageFlagBranch {
+		t.Fatal("the bucket has too few pages")
+	}
+	raw[at[1]+1] ^= 1 << 7
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(t.Context(), Options{Path: path})
+	wantCode(t, err, jobs.CodeStoreFailed)
 }
 
 // firstLeaf returns where in the file the first of several leaf pages of a bucket begins.
@@ -532,9 +601,9 @@ func firstLeaf(t *testing.T, s *Store, bucket string) (at int64, count int) {
 	return at, count
 }
 
-// testFlippedByte flips one bit of a byte in the file of an open store, looks all keys up,
+// testFlippedByte flips bits of a byte in the file of an open store, looks all keys up,
 // and makes it right again.
-func testFlippedByte(t *testing.T, s *Store, at int64, keys int) {
+func testFlippedByte(t *testing.T, s *Store, at int64, bit byte, keys int) {
 	t.Helper()
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
 	if err != nil {
@@ -545,7 +614,7 @@ func testFlippedByte(t *testing.T, s *Store, at int64, keys int) {
 	if _, err := f.ReadAt(b[:], at); err != nil {
 		t.Fatal(err)
 	}
-	good, bit := b[0], byte(1)<<(at%8)
+	good := b[0]
 	b[0] ^= bit
 	if _, err := f.WriteAt(b[:], at); err != nil {
 		t.Fatal(err)

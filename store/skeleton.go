@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"os"
@@ -30,28 +31,52 @@ func (w *pageWalk) skeleton(name string, root uint64) {
 		w.problemf("%s leads nowhere", name)
 		return
 	}
-	level := []uint64{root}
+	level := []childPage{{id: root}}
 	for range height {
-		var next []uint64
-		for _, id := range level {
-			flags, count, b, ok := w.page(id)
-			switch {
-			case !ok, flags == pageFlagLeaf:
-			case flags == pageFlagBranch && count > 0:
-				w.children(id, b, count, func(_ []byte, child uint64) { next = append(next, child) })
-			default:
-				w.problemf("page %d of %s is no branch of a tree: flags %#x, %d elements", id, name, flags, count)
-			}
+		var next []childPage
+		for _, b := range level {
+			next = append(next, w.branch(name, b)...)
 		}
 		level = next
 	}
-	for _, leaf := range level {
+	for _, b := range level {
+		leaf := b.id
 		if leaf < 2 || leaf >= w.meta.highWater {
 			w.problemf("page %d of %s is outside the file", leaf, name)
 			continue
 		}
 		w.take(leaf)
 	}
+}
+
+// childPage is a page with what its keys lie between, as those above it say.
+type childPage struct {
+	id        uint64
+	low, high []byte // high is of the next page; nil: there is none
+}
+
+// branch returns what a branch page leads to. Its keys are compared with what leads to it;
+// those right above the leaves only their keys could confirm, so whoever finds no key
+// there does that (hidden.go).
+func (w *pageWalk) branch(name string, at childPage) (list []childPage) {
+	flags, count, b, ok := w.page(at.id)
+	switch {
+	case !ok, flags == pageFlagLeaf:
+		return nil
+	case flags != pageFlagBranch || count == 0:
+		w.problemf("page %d of %s is no branch of a tree: flags %#x, %d elements", at.id, name, flags, count)
+		return nil
+	}
+	w.children(at.id, b, count, func(key []byte, child uint64) {
+		if bytes.Compare(key, at.low) < 0 || at.high != nil && bytes.Compare(key, at.high) >= 0 {
+			w.problemf("page %d of %s leads to keys that it should not have", at.id, name)
+		}
+		if n := len(list); n > 0 {
+			list[n-1].high = key
+		}
+		list = append(list, childPage{id: child, low: key, high: at.high})
+	})
+	return list
 }
 
 // height is how many branch pages lie above the first leaf of a tree.
