@@ -64,6 +64,10 @@ type Job struct {
 
 	SupersededBy string `json:"superseded_by,omitempty"`
 
+	// Overtaken says why a job with outside effects is never to be started: the store that
+	// a restored one replaced knew that it was started or ended. Empty: it may be.
+	Overtaken string `json:"overtaken,omitempty"`
+
 	// Clock says what the times of the job are worth, which are of a clock that can be set.
 	Clock JobClock `json:"clock,omitzero"`
 

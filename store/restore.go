@@ -38,7 +38,7 @@ func Restore(ctx context.Context, from string, o AdoptOptions) (a Adoption, kept
 		return a, "", err
 	}
 	defer os.Remove(temp) // it has its name by then, or is of no use
-	a, err = adoptAside(ctx, temp, from, o, known)
+	a, err = adoptAside(ctx, temp, from, o, known, present)
 	if err != nil {
 		return a, "", err
 	}
@@ -173,13 +173,22 @@ func more(n int) string {
 	return fmt.Sprintf(" (and %d more problems; macexec store check lists them)", n)
 }
 
-// adoptAside upgrades a copy, if need be, and adopts it before it is in its place.
-func adoptAside(ctx context.Context, temp, from string, o AdoptOptions, known *witness) (a Adoption, err error) {
+// adoptAside upgrades a copy, if need be, and adopts it before it is in its place, with
+// what the store that it replaces knows; nil: there is none.
+func adoptAside(ctx context.Context, temp, from string, o AdoptOptions, known *witness, replaced *os.File) (a Adoption, err error) {
 	s, err := openAs(ctx, Options{Path: temp}, aside)
 	if err != nil {
 		return a, err
 	}
-	a, err = s.adoption(ctx, o, known)
+	var overtaken []string
+	var unread string
+	if replaced != nil {
+		overtaken, unread, err = s.overtake(ctx, replaced)
+	}
+	if err == nil {
+		a, err = s.adoption(ctx, o, known)
+		a.Overtaken, a.Unread = overtaken, unread
+	}
 	if err := errors.Join(err, s.Close()); err != nil {
 		return a, err
 	}

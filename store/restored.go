@@ -85,6 +85,10 @@ type Adoption struct {
 	HostID string
 	// Forgotten are the jobs with a folder of which the store knows nothing.
 	Forgotten []string
+	// Overtaken are the open jobs of a copy with outside effects of which the replaced store
+	// knew that they were started or ended. They are not started again.
+	Overtaken []string
+	Unread    string // why the replaced store could not be read, or not all of it; empty: it was
 }
 
 // AdoptOptions say what is adopted, and why.

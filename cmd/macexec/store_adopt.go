@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -87,6 +88,8 @@ type adoptionDocument struct {
 	KnownHostID string   `json:"known_host_id"`
 	KnownHead   uint64   `json:"known_head"`
 	Forgotten   []string `json:"forgotten"`
+	Overtaken   []string `json:"overtaken"`
+	Unread      string   `json:"unread"`
 	Kept        string   `json:"kept"`
 }
 
@@ -94,12 +97,13 @@ func (a *app) printAdoption(path, kept string, adopted store.Adoption) error {
 	d := adoptionDocument{
 		Path: path, HostID: adopted.HostID, JournalHead: adopted.Head, Kept: kept,
 		KnownHostID: adopted.Known.HostID, KnownHead: adopted.Known.Head, Forgotten: append([]string{}, adopted.Forgotten...),
+		Overtaken: append([]string{}, adopted.Overtaken...), Unread: adopted.Unread,
 	}
 	switch {
 	case a.format == formatJSON:
 		return a.printValue(d)
 	case a.quiet:
-		for _, id := range d.Forgotten {
+		for _, id := range slices.Concat(d.Forgotten, d.Overtaken) {
 			if err := a.printLine(show.Line(id)); err != nil {
 				return err
 			}
@@ -116,6 +120,12 @@ func (a *app) printAdoption(path, kept string, adopted store.Adoption) error {
 	f.add("kept", d.Kept)
 	for _, id := range d.Forgotten {
 		f.addStyled("forgotten job", id, show.Yellow)
+	}
+	for _, id := range d.Overtaken {
+		f.addStyled("forgotten start", id, show.Yellow)
+	}
+	if d.Unread != "" {
+		f.addStyled("replaced store", "cannot be read whole, so a queued job may have been started: "+d.Unread, show.Red)
 	}
 	f.addStyled("external calls", "wait for macexec store confirm --reason TEXT", show.Yellow)
 	if err := f.table.Write(a.Out, a.OutTerminal && a.colour()); err != nil {

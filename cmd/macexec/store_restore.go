@@ -16,7 +16,8 @@ there is kept beside it.
 A copy has forgotten what came after it: keys that were used, jobs that ran. So calls of
 tools with outside effects wait, old ones and new ones, until somebody says that this is
 dealt with: macexec store confirm --reason TEXT. Jobs that have a folder and no record
-any more are listed.`
+any more are listed, and those that the copy finds waiting and the replaced store knew to
+be started; these are not started again.`
 
 func (a *app) storeRestoreCommand() *cobra.Command {
 	var reason string

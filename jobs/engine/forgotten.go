@@ -56,10 +56,19 @@ func (a *attempt) withoutIntent() error {
 		}
 		how = fmt.Sprintf("attempt %d was found %s", n, found.Kind)
 	}
+	if how == "" && a.overtaken() {
+		return a.lost(executor.Found{}, jobs.EndedFolderGone, a.job.Overtaken)
+	}
 	if how == "" {
 		return a.requeue(jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: "no intent was stored, so nothing was started", Attempt: a.n}, executor.Found{})
 	}
 	return a.forgotten(last, how, used)
+}
+
+// overtaken reports whether the store that was replaced by this one knew more of the job
+// than it is to be started after.
+func (a *attempt) overtaken() bool {
+	return a.job.Overtaken != "" && !a.job.Tool.Effects.LeavesNothing()
 }
 
 // foundAt tells what became of an attempt, once no keeper has it any more. As a rule one

@@ -160,6 +160,9 @@ func (e *Engine) endLive(id string, l *live) {
 func (a *attempt) run() error {
 	ctx, cancel := a.whileNotStopped()
 	defer cancel()
+	if a.overtaken() {
+		return a.withoutIntent()
+	}
 	if err := a.load(); err != nil {
 		return a.reason(ctx, err)
 	}
