@@ -195,6 +195,9 @@ func advice(e *macexecv1.Error) string {
 	case jobs.CodeKeyRequired:
 		return "give the call a key of its own: --key K"
 	case jobs.CodeKeyConflict:
+		if e.GetMetadata()["kind"] == string(jobs.KeyTombstone) {
+			return "use another --key for this call; what is still known of this one: macexec jobs show --key " + e.GetMetadata()["key"]
+		}
 		if e.GetJobId() != "" {
 			return "use another --key for this call, or look at the key's job: macexec jobs show " + e.GetJobId()
 		}

@@ -42,9 +42,12 @@ func writeHost(w io.Writer, h *macexecv1.HostInfo, colour bool) error {
 	f.add("state folder", h.GetStatePath())
 	f.add("started", moment(h.GetStartedAt()))
 	addMode(&f, h)
-	if h.GetAccepting() {
+	switch {
+	case h.GetAccepting():
 		f.addStyled("new calls", "taken", show.Green)
-	} else {
+	case h.GetMode() != macexecv1.HostMode_HOST_MODE_DRAINING:
+		f.addStyled("new calls", "not taken: the disk is full; macexec store df tells what takes the room", show.Red)
+	default:
 		f.addStyled("new calls", "not taken", show.Yellow)
 	}
 	f.add("confinement", h.GetConfinement())

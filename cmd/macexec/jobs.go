@@ -81,6 +81,9 @@ func (a *app) showKey(ctx context.Context, c *client.Client, key string) error {
 		f.add("stands for", document.Word(record.GetKind()))
 		f.add("first used", moment(record.GetCreatedAt()))
 		f.add("fingerprint", record.GetFingerprint())
+		if record.GetKind() == macexecv1.KeyKind_KEY_KIND_TOMBSTONE {
+			f.add("job", orElse(record.GetJobId(), "none")+", of which no record is kept any more")
+		}
 		if err := f.table.Write(w, false); err != nil || record.GetJob() == nil {
 			return err
 		}

@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/macexec/macexec/client"
 	"github.com/macexec/macexec/cmd/macexec/internal/show"
@@ -56,11 +58,14 @@ func (a *app) backUp(ctx context.Context, path string) (copyDocument, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return made, taken
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+	sweepBackups(path)
+	temp, err := os.CreateTemp(filepath.Dir(path), backupPrefix(path)+"*")
 	if err != nil {
 		return made, unwritable(err)
 	}
 	defer os.Remove(temp.Name()) // it has its name by then, or is of no use
+	// Where there are locks this one tells that somebody writes the file.
+	_ = unix.Flock(int(temp.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	err = a.copyStore(ctx, temp, &made)
 	if err == nil {
 		err = temp.Sync()
@@ -80,6 +85,28 @@ func (a *app) backUp(ctx context.Context, path string) (copyDocument, error) {
 		return made, unwritable(err)
 	}
 	return made, nil
+}
+
+func backupPrefix(path string) string { return "." + filepath.Base(path) + ".new-" }
+
+// sweepBackups removes what backups to the same file left that were killed. What cannot be
+// removed stays.
+func sweepBackups(path string) {
+	entries, _ := os.ReadDir(filepath.Dir(path))
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), backupPrefix(path)) || !e.Type().IsRegular() {
+			continue
+		}
+		name := filepath.Join(filepath.Dir(path), e.Name())
+		f, err := os.Open(name)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_ = os.Remove(name)
+		}
+		_ = f.Close()
+	}
 }
 
 // copyStore asks the daemon for the copy, and makes it itself where none runs.

@@ -165,6 +165,9 @@ func TestB11_DiskFullWhileToolsRun(t *testing.T) {
 			wantCode(t, err, "IDEMPOTENCY_KEY_CONFLICT")
 			refused()
 			d.wantMetric("macexec_disk_full 1")
+			if code, output := d.macexec("host", "show"); code != 0 || !strings.Contains(output, "not taken: the disk is full") {
+				t.Errorf("host show of a full disk: exit code %d: %s", code, output)
+			}
 
 			d.empty()
 			for effects, id := range ids {

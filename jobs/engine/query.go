@@ -160,6 +160,7 @@ func (e *Engine) Host(ctx context.Context, _ Caller) (HostInfo, error) {
 	}
 	if free, err := files.FreeBytes(e.exec.Root()); err == nil {
 		info.DiskFreeBytes = free
+		info.Accepting = info.Accepting && free >= minFreeBytes
 	}
 	info.Restored, info.Retention = e.forgetful(ctx), e.RetentionStatus()
 	counts, err := e.store.Counts(ctx)

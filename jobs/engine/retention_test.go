@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -291,4 +292,27 @@ func (s *unprunable) DropJournal(ctx context.Context, before time.Time, keep int
 		return 0, s.why
 	}
 	return s.Store.DropJournal(ctx, before, keep)
+}
+
+// TestRetentionSaysWhatItCannotRemove: a folder that cannot be removed is no fault of macexec,
+// and what else is due goes. A later pass finds it.
+func TestRetentionSaysWhatItCannotRemove(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, manifest("quick", "none", "true", plainResult))
+	h.awaitPass()
+	first, second := h.mustCall(owner(), "quick", "1", `{}`, jobs.Options{}), h.mustCall(owner(), "quick", "2", `{}`, jobs.Options{})
+	h.await(first.ID, settled)
+	h.await(second.ID, settled)
+	held, err := h.exec.Prepare(first.ID, 7) // somebody has an attempt of it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Release()
+	got, err := h.Prune(t.Context(), owner(), time.Nanosecond, false)
+	if jobs.CodeOf(err) != jobs.CodeNotRemoved || !strings.Contains(err.Error(), first.ID) || got.Jobs != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := os.Stat(h.exec.JobDir(second.ID)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the other folder: %v", err)
+	}
 }

@@ -284,6 +284,11 @@ func (e *Engine) answer(req Request, sub jobs.Submitted) (Receipt, error) {
 	case jobs.SubmitAccepted, jobs.SubmitReplayed:
 		return Receipt{Job: e.decorated(sub.Job), Replayed: sub.Outcome == jobs.SubmitReplayed, Context: req.Context}, nil
 	case jobs.SubmitConflict:
+		if sub.Key.Kind == jobs.KeyTombstone {
+			return Receipt{}, jobs.Errorf(jobs.CodeKeyConflict,
+				"the key %q belongs to job %s, which was another call, and of which no record is kept any more; choose a new key for a new call", req.Key, sub.Key.JobID).
+				WithJob(sub.Key.JobID).With("key", req.Key).With("kind", string(sub.Key.Kind))
+		}
 		return Receipt{}, jobs.Errorf(jobs.CodeKeyConflict,
 			"the key %q belongs to job %s, which was another call; choose a new key for a new call", req.Key, sub.Key.JobID).
 			WithJob(sub.Key.JobID).With("key", req.Key)

@@ -190,7 +190,7 @@ type HostInfo struct {
 	DiskFreeBytes int64 `protobuf:"varint,11,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
 	// When the daemon started.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	// New calls are taken.
+	// New calls are taken: the host does not drain, and 64 MiB are free on its disk.
 	Accepting bool `protobuf:"varint,13,opt,name=accepting,proto3" json:"accepting,omitempty"`
 	// How tools are confined here, such as "landlock" or "none".
 	Confinement string `protobuf:"bytes,14,opt,name=confinement,proto3" json:"confinement,omitempty"`
