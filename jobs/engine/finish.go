@@ -493,14 +493,11 @@ func (a *attempt) tidy(job *jobs.Job) {
 
 // tidyAgain does for a job that has ended what the engine that ended it did not live to do.
 func (e *Engine) tidyAgain(job *jobs.Job) {
-	e.mu.Lock()
-	_, attended := e.live[job.ID]
-	e.mu.Unlock()
 	untidy := slices.ContainsFunc(job.Attempts, func(at jobs.Attempt) bool {
 		_, err := os.Lstat(e.exec.AttemptDir(job.ID, at.N).Work())
 		return err == nil
 	})
-	if attended || !untidy {
+	if !untidy || e.attended(job.ID) {
 		return
 	}
 	secrets, err := e.vault.openAll(job)
@@ -510,4 +507,11 @@ func (e *Engine) tidyAgain(job *jobs.Job) {
 	}
 	a.tidy(job)
 	e.tidyJob(job)
+}
+
+// attended reports whether an attempt of a job is seen to.
+func (e *Engine) attended(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.live[id] != nil
 }

@@ -32,7 +32,7 @@ func (h *host) putBack(copied []byte) {
 			h.t.Error(err)
 		}
 	})
-	h.store.Store = &restoredStore{Store: records, restored: true}
+	h.store.Store = &restoredStore{Store: records}
 	h.start()
 	if _, err := h.ConfirmRestore(h.t.Context(), owner(), "nothing was done since"); err != nil {
 		h.t.Fatal(err)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/macexec/macexec/jobs"
@@ -10,22 +11,23 @@ import (
 // restoredStore is a store that has forgotten something until it is confirmed.
 type restoredStore struct {
 	jobs.Store
-	restored bool
-	damaged  bool
+
+	damaged   bool // why it was restored cannot be read
+	confirmed atomic.Bool
 }
 
 func (s *restoredStore) Restored(context.Context) (*jobs.Restore, error) {
 	switch {
+	case s.confirmed.Load():
+		return nil, nil //nolint:nilnil // as a rule there is none
 	case s.damaged:
 		return nil, jobs.Errorf(jobs.CodeRecordDamaged, "the record is damaged")
-	case s.restored:
-		return &jobs.Restore{Reason: "the disk failed"}, nil
 	}
-	return nil, nil //nolint:nilnil // as a rule there is none
+	return &jobs.Restore{Reason: "the disk failed"}, nil
 }
 
 func (s *restoredStore) ConfirmRestore(context.Context, string, string) (*jobs.Restore, error) {
-	s.restored, s.damaged = false, false
+	s.confirmed.Store(true)
 	return &jobs.Restore{Reason: "the disk failed"}, nil
 }
 
@@ -52,7 +54,7 @@ func TestG4NothingExternalStartsOnARestoredStore(t *testing.T) {
 		h.setHost(jobs.ModePaused)
 		earlier := submit("act", "earlier")
 		h.Stop()
-		h.store.Store = &restoredStore{Store: h.store.Store, restored: true, damaged: damaged}
+		h.store.Store = &restoredStore{Store: h.store.Store, damaged: damaged}
 		h.start()
 		h.setHost(jobs.ModeOpen)
 		later := submit("act", "later")

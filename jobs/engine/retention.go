@@ -479,7 +479,7 @@ func (e *Engine) pruneStrays(ctx context.Context, how pruning, got *Pruned) erro
 		}
 		id := folder.Name()
 		info, err := folder.Info()
-		if err != nil || !folder.IsDir() || !strings.HasSuffix(id, "-"+e.store.HostID()) {
+		if err != nil || !folder.IsDir() || !strings.HasSuffix(id, "-"+e.store.HostID()) || e.attended(id) {
 			continue
 		}
 		job, missing := e.store.Get(ctx, id)
