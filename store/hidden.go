@@ -111,22 +111,7 @@ func (p *keyPath) step(id uint64, depth int, look func(k, v []byte)) (next uint6
 			p.next = after
 		}
 	case flags == pageFlagLeaf && (count > 0 || depth == 0):
-		outside := 0
-		p.rows(fmt.Sprintf("page %d", id), raw, count, func(_ uint32, k, v []byte) {
-			if p.first == nil {
-				p.first = k
-			}
-			if len(k) != len(p.key) {
-				p.problemf("page %d has the odd key %x", id, k)
-			}
-			if bytes.Compare(k, p.low) < 0 || p.high != nil && bytes.Compare(k, p.high) >= 0 {
-				outside++
-			}
-			look(k, v)
-		})
-		if outside > 1 || depth > 0 && outside == count { // of one the key is damaged; of more, what led here
-			p.problemf("page %d is of other keys", id)
-		}
+		p.leafOf(id, raw, count, depth, look)
 	default:
 		p.problemf("page %d is no page of a tree: flags %#x, %d elements", id, flags, count)
 	}
@@ -134,4 +119,24 @@ func (p *keyPath) step(id uint64, depth int, look func(k, v []byte)) (next uint6
 		return 0
 	}
 	return next
+}
+
+// leafOf looks at the page in which the key would lie.
+func (p *keyPath) leafOf(id uint64, raw []byte, count, depth int, look func(k, v []byte)) {
+	outside := 0
+	p.rows(fmt.Sprintf("page %d", id), raw, count, func(_ uint32, k, v []byte) {
+		if p.first == nil {
+			p.first = k
+		}
+		if len(k) != len(p.key) {
+			p.problemf("page %d has the odd key %x", id, k)
+		}
+		if bytes.Compare(k, p.low) < 0 || p.high != nil && bytes.Compare(k, p.high) >= 0 {
+			outside++
+		}
+		look(k, v)
+	})
+	if outside > 1 || depth > 0 && outside == count { // of one the key is damaged; of more, what led here
+		p.problemf("page %d is of other keys", id)
+	}
 }

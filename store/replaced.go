@@ -33,11 +33,11 @@ func (s *Store) overtake(ctx context.Context, replaced *os.File) (ids []string, 
 	}
 	info, err := replaced.Stat()
 	if err != nil {
-		return nil, err.Error(), nil
+		return nil, err.Error(), nil //nolint:nilerr // it is said, and stops no restore
 	}
 	head, err := inspectFile(replaced, info.Size())
 	if err != nil {
-		return nil, err.Error(), nil
+		return nil, err.Error(), nil //nolint:nilerr // it is said, and stops no restore
 	}
 	w := newPageWalk(replaced, head.current)
 	w.each(head.current.root, "", 0, r.row)

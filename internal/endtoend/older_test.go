@@ -175,7 +175,7 @@ func TestG13_ADaemonWhoseFilesAreTakenAway(t *testing.T) {
 
 func (d *daemon) awaitFile(name string) {
 	d.t.Helper()
-	for until := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // no event tells of a file
 		if _, err := os.Stat(filepath.Join(d.state, name)); err == nil {
 			return
 		}
