@@ -30,8 +30,17 @@ func (s *Store) hidden(tx *bbolt.Tx, bucket string, key []byte, known func(value
 	if b.RootPage() == 0 { // it has no page of its own, and that one was read at the start
 		return value, b.ForEach(func(k, v []byte) error { look(k, v); return nil })
 	}
+	room, _ := s.rooms.Get().(*pageRoom)
+	if room == nil {
+		room = new(pageRoom)
+	}
+	defer func() {
+		value = bytes.Clone(value) // it is in the room
+		room.used = 0
+		s.rooms.Put(room)
+	}()
 	size := int64(tx.DB().Info().PageSize)
-	p := keyPath{key: key, pageWalk: pageWalk{f: s.file, meta: metaPage{pageSize: size, highWater: uint64(tx.Size() / size)}}}
+	p := keyPath{key: key, pageWalk: pageWalk{f: s.file, room: room, meta: metaPage{pageSize: size, highWater: uint64(tx.Size() / size)}}}
 	for id, depth := uint64(b.RootPage()), 0; id != 0; depth++ {
 		id = p.step(id, depth, look)
 	}

@@ -62,6 +62,25 @@ type pageWalk struct {
 	used    pageSet // nil: nobody asks
 	free    pageSet
 	shallow bool // leaves of the records are not read (skeleton.go)
+	room    *pageRoom
+}
+
+// pageRoom is memory for pages that are looked at for a moment, again and again. Nil:
+// each page that is read has memory of its own.
+type pageRoom struct {
+	pages [][]byte
+	used  int
+}
+
+func (r *pageRoom) take(size int64) []byte {
+	if r == nil {
+		return make([]byte, size)
+	}
+	if r.used == len(r.pages) {
+		r.pages = append(r.pages, make([]byte, size))
+	}
+	r.used++
+	return r.pages[r.used-1]
 }
 
 func newPageWalk(f *os.File, meta metaPage) *pageWalk {
@@ -108,16 +127,16 @@ func (w *pageWalk) page(id uint64) (flags uint16, count int, b []byte, ok bool) 
 		w.problemf("page %d is outside the file", id)
 		return 0, 0, nil, false
 	}
-	header := make([]byte, pageHeaderSize)
-	if _, err := w.f.ReadAt(header, int64(id)*w.meta.pageSize); err != nil {
+	b = w.room.take(w.meta.pageSize)
+	if _, err := w.f.ReadAt(b, int64(id)*w.meta.pageSize); err != nil {
 		w.problemf("page %d cannot be read: %v", id, err)
 		return 0, 0, nil, false
 	}
 	order := binary.NativeEndian
-	flags, count = order.Uint16(header[8:]), int(order.Uint16(header[10:]))
-	pages := uint64(order.Uint32(header[12:])) + 1
-	if order.Uint64(header) != id || pages > w.meta.highWater-id {
-		w.problemf("page %d is damaged: its header says page %d with %d pages", id, order.Uint64(header), pages)
+	flags, count = order.Uint16(b[8:]), int(order.Uint16(b[10:]))
+	pages := uint64(order.Uint32(b[12:])) + 1
+	if order.Uint64(b) != id || pages > w.meta.highWater-id {
+		w.problemf("page %d is damaged: its header says page %d with %d pages", id, order.Uint64(b), pages)
 		return 0, 0, nil, false
 	}
 	for i := id; i < id+pages; i++ {
@@ -125,10 +144,12 @@ func (w *pageWalk) page(id uint64) (flags uint16, count int, b []byte, ok bool) 
 			return 0, 0, nil, false
 		}
 	}
-	b = make([]byte, int64(pages)*w.meta.pageSize)
-	if _, err := w.f.ReadAt(b, int64(id)*w.meta.pageSize); err != nil {
-		w.problemf("page %d cannot be read: %v", id, err)
-		return 0, 0, nil, false
+	if pages > 1 {
+		b = make([]byte, int64(pages)*w.meta.pageSize)
+		if _, err := w.f.ReadAt(b, int64(id)*w.meta.pageSize); err != nil {
+			w.problemf("page %d cannot be read: %v", id, err)
+			return 0, 0, nil, false
+		}
 	}
 	return flags, count, b, true
 }
