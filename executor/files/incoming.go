@@ -463,7 +463,7 @@ func (w *BlobWriter) Seal(ctx context.Context, want string) (Blob, error) {
 	if err == nil && want != "" && want != sha {
 		err = errors.Join(fmt.Errorf("upload has %s, not %s: %w", sha, want, ErrDigest), w.b.drop(p))
 	}
-	p.finishing = err == nil
+	p.finishing = p.finishing || err == nil // of another stream, if this one was taken over
 	size := p.size
 	p.mu.Unlock()
 	if err != nil {

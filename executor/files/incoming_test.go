@@ -133,6 +133,7 @@ func TestUploadIsTakenOver(t *testing.T) {
 	if _, err := old.Write([]byte("x")); !errors.Is(err, files.ErrTakenOver) {
 		t.Errorf("a newer stream had a wrong offset, and the older one got %v", err)
 	}
+	stale := resume(t, b, id, 3)
 	w := resume(t, b, id, 3)
 	send(t, w, content[3:])
 	if _, err := old.Seal(t.Context(), ""); !errors.Is(err, files.ErrTakenOver) {
@@ -143,6 +144,9 @@ func TestUploadIsTakenOver(t *testing.T) {
 
 	blob, err := w.Seal(t.Context(), id.SHA256)
 	must(t, err)
+	if _, err := stale.Seal(t.Context(), ""); !errors.Is(err, files.ErrTakenOver) {
+		t.Errorf("another one sealed: %v", err)
+	}
 	if _, err := b.Resume(t.Context(), id, id.Size); !errors.Is(err, files.ErrFinishing) {
 		t.Errorf("while it is finished: %v", err)
 	}
