@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
@@ -107,6 +108,6 @@ func (c *chaos) checkTimes(key string, job *macexecv1.Job) {
 		begun = begun || a.GetIntent() != nil
 	}
 	if !begun || c.clock.far < farAway/2 {
-		c.t.Errorf("job %s is too late, long before its start_by: %s", job.GetId(), job.GetMessage())
+		c.t.Errorf("a job is too late, long before its start_by, which was %s for who asked: %s", d.at.UTC(), protojson.Format(job))
 	}
 }

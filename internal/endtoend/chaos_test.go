@@ -279,7 +279,7 @@ func (c *chaos) saysOf(record *macexecv1.KeyRecord, err error) keyOutput {
 // clock, again and again.
 func (c *chaos) harmUntil(ctx context.Context, random *rand.Rand) {
 	moment := func() <-chan time.Time { return time.After(time.Duration(50+random.IntN(500)) * time.Millisecond) }
-	kinds := []string{"daemon killed", "keeper killed", "tool killed", "keeper and tool killed", "clock set", "clock set"}
+	kinds := []string{"daemon killed", "daemon killed", "keeper killed", "tool killed", "keeper and tool killed", "clock set"}
 	if c.small {
 		kinds = append(kinds, "disk filled")
 	}
@@ -301,6 +301,7 @@ func (c *chaos) harmUntil(ctx context.Context, random *rand.Rand) {
 			if random.IntN(3) == 0 {
 				c.daemon.kill()
 				c.start()
+				c.done["daemon killed"]++
 			}
 			<-moment()
 			c.empty()
