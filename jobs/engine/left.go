@@ -171,6 +171,8 @@ func (e *Engine) watchHeld(job *jobs.Job, n int) {
 		if held {
 			found, err = running.Wait(e.stopped)
 			running.Detach()
+		} else if err == nil {
+			found, err = e.exec.Inspect(job.ID, n) // it ended while we came
 		}
 		if err == nil && found.Kind == executor.Exited {
 			_, err = e.takeLate(e.stopped, job, found)
