@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/macexec/macexec/client"
 	"github.com/macexec/macexec/executor/keeper"
 )
 
@@ -153,8 +154,14 @@ func TestG13_ADaemonWhoseFilesAreTakenAway(t *testing.T) {
 		if err := take(); err != nil {
 			t.Fatal(err)
 		}
-		// Without repeats: the daemon leaves meanwhile.
-		job, err := d.Jobs.SubmitJob(d.context(), call(name, "ledger_none", l.args(name)))
+		// Without repeats, and by another connection, which may find nobody any more: the
+		// daemon leaves meanwhile.
+		other, err := client.Dial("unix:" + filepath.Join(d.state, "macexec.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		job, err := other.Jobs.SubmitJob(d.context(), call(name, "ledger_none", l.args(name)))
+		_ = other.Close()
 		if err == nil {
 			t.Errorf("%s: job %s was accepted", name, job.GetJob().GetId())
 		}
