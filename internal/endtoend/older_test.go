@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/macexec/macexec/client"
 	"github.com/macexec/macexec/executor/keeper"
@@ -35,7 +34,7 @@ func TestG4_FoldersOfJobsTellAnOlderStore(t *testing.T) {
 			}
 		}, "STORE_OLDER"},
 		"the witness taken away from a daemon": {func(d *daemon, old map[string]string, stop func()) {
-			d.awaitFile("witness.json")
+			awaitFile(t, filepath.Join(d.state, "witness.json"))
 			d.remove("witness.json")
 			stop()
 			_ = os.Remove(filepath.Join(d.state, "witness.json")) // it may be written again by now
@@ -138,9 +137,9 @@ func TestG13_LeftFoldersRefuseNoStore(t *testing.T) {
 func TestG13_ADaemonWhoseFilesAreTakenAway(t *testing.T) {
 	t.Parallel()
 	d, l := startDaemon(t), newLedgers(t)
-	d.awaitFile("witness.json")
+	awaitFile(t, filepath.Join(d.state, "witness.json"))
 	d.remove("witness.json")
-	d.awaitFile("witness.json")
+	awaitFile(t, filepath.Join(d.state, "witness.json"))
 	path := filepath.Join(d.state, "store.db")
 	for name, take := range map[string]func() error{
 		"renamed": func() error { return os.Rename(path, path+".aside") },
@@ -177,18 +176,6 @@ func TestG13_ADaemonWhoseFilesAreTakenAway(t *testing.T) {
 		d.start()
 		d.wait(d.submit(call(name, "ledger_none", l.args(name))).GetId(), completed)
 		l.wantStarts(name, 1)
-	}
-}
-
-func (d *daemon) awaitFile(name string) {
-	d.t.Helper()
-	for until := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // no event tells of a file
-		if _, err := os.Stat(filepath.Join(d.state, name)); err == nil {
-			return
-		}
-		if time.Now().After(until) {
-			d.t.Fatalf("%s is not written", name)
-		}
 	}
 }
 
