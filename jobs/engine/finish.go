@@ -255,7 +255,7 @@ func (a *attempt) notStarted(found executor.Found) error {
 func (a *attempt) endBy(found executor.Found, ended jobs.Ended, message string) error {
 	message = masked(message, a.secrets)
 	tail, cause := a.lastWords()
-	if ended == jobs.EndedDiskFull {
+	if ended == jobs.EndedDiskFull && (found.Exit.DiskFull || found.Exit.NoRoom) {
 		a.makeRoom()
 	}
 	return &over{why: message, change: func(j *jobs.Job) error {

@@ -185,7 +185,7 @@ func (a *attempt) mayBeCutShort() bool {
 
 // makeRoom removes what an attempt has made that met the end of the disk, before its end
 // is stored and not after it, as else: perhaps it is this that leaves no room for the
-// record. Nothing of it is used, since the exit record alone says how the attempt ended.
+// record. So the exit record alone must say how the attempt ended, to the next engine, too.
 func (a *attempt) makeRoom() {
 	if err := a.e.exec.Tidy(a.job.ID, a.n, false); err != nil {
 		a.e.log.Warn("what an attempt left on the full disk could not be removed", "job_id", a.job.ID, "attempt", a.n, "error", err)

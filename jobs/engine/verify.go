@@ -21,6 +21,9 @@ import (
 // result. Exit code 0 alone proves nothing.
 func (a *attempt) verify(found executor.Found) error {
 	ctx := a.e.stopped
+	if found.Exit.NoRoom && a.mayBeCutShort() {
+		return a.endBy(found, jobs.EndedDiskFull, "it exited with 0, but then its disk had no room left, so what it made cannot be told to be whole")
+	}
 	if a.tidied && a.job.Tool.Effects.LeavesNothing() {
 		return a.tidiedBefore(found)
 	}
@@ -32,9 +35,6 @@ func (a *attempt) verify(found executor.Found) error {
 			return a.tidiedBefore(found) // what is missing was there
 		}
 		return a.endBy(found, jobs.EndedBadOutput, why)
-	}
-	if found.Exit.NoRoom && a.mayBeCutShort() {
-		return a.endBy(found, jobs.EndedDiskFull, "it exited with 0, but then its disk had no room left, so what it made cannot be told to be whole")
 	}
 	if a.variant == nil {
 		var err error
