@@ -24,7 +24,6 @@ type wallClock struct {
 	mu    sync.Mutex
 	ahead time.Duration // of the host's, in whole seconds
 	steps int
-	far   time.Duration // the most that it was ever ahead
 }
 
 func newWallClock(t *testing.T) *wallClock {
@@ -46,7 +45,7 @@ func (c *wallClock) set(ahead time.Duration) {
 	if err := os.Rename(path+".new", path); err != nil {
 		c.t.Fatal(err)
 	}
-	c.ahead, c.far, c.steps = ahead, max(c.far, ahead), c.steps+1
+	c.ahead, c.steps = ahead, c.steps+1
 }
 
 // read returns by how much the clock is ahead, and how often it was set.
@@ -119,6 +118,33 @@ func setClockOverRestarts(t *testing.T, ahead time.Duration, dead bool) {
 	}
 	for name, want := range map[string]int{"old": 1, "holder": 1, "far": 1, "asked": 1, "short": 0, "meanwhile": 0, "gone": 0} {
 		l.wantStarts(name, want)
+	}
+}
+
+// TestG15_SetClockAtTheStart: the clock is set ahead, by a year, between the intent and the
+// tool's first instruction. The keeper starts nothing, and when the clock is right again the
+// job starts, once: its start_by has not passed.
+func TestG15_SetClockAtTheStart(t *testing.T) {
+	t.Parallel()
+	clock, l := newWallClock(t), newLedgers(t)
+	bin, gate := slowBinaries(t, needFaulty(t))
+	d := startDaemonOf(t, bin, clock.environment(), "slots: {ledger: 3}")
+	ids := intended(d, l, "soon", time.Now().Add(time.Hour))
+	clock.set(year)
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, id := range ids {
+		job := d.awaitState(id, func(j *macexecv1.Job) bool { return j.GetState() != running })
+		if at := job.GetAttempts(); job.GetState() != queued || len(at) != 1 || at[0].GetIntent() == nil {
+			t.Errorf("%s is %s (%s) after %v", name, job.GetState(), job.GetMessage(), at)
+		}
+		l.wantStarts(name, 0)
+	}
+	clock.set(0)
+	for name, id := range ids {
+		d.wait(id, completed)
+		l.wantStarts(name, 1)
 	}
 }
 

@@ -15,19 +15,19 @@ import (
 	macexecv1 "github.com/macexec/macexec/proto/macexec/v1"
 )
 
-// slowBinaries are macexec with a keeper beside it that sets out only when the gate is
+// slowBinaries are those of a folder, with a keeper that sets out only when the gate is
 // there.
-func slowBinaries(t *testing.T) (bin, gate string) {
+func slowBinaries(t *testing.T, of string) (bin, gate string) {
 	t.Helper()
-	bin, err := os.MkdirTemp(filepath.Dir(built.bin), "slow") //nolint:usetesting // on the file system of the binaries
+	bin, err := os.MkdirTemp(filepath.Dir(of), "slow") //nolint:usetesting // on the file system of the binaries
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Link(filepath.Join(built.bin, "macexec"), filepath.Join(bin, "macexec")); err != nil {
+	if err := os.Link(filepath.Join(of, "macexec"), filepath.Join(bin, "macexec")); err != nil {
 		t.Fatal(err)
 	}
 	gate = filepath.Join(bin, "gate")
-	script := fmt.Sprintf("#!/bin/sh\nwhile ! [ -e %s ]; do sleep 0.05; done\nexec %s \"$@\"\n", gate, filepath.Join(built.bin, "macexec-keeper"))
+	script := fmt.Sprintf("#!/bin/sh\nwhile ! [ -e %s ]; do sleep 0.05; done\nexec %s \"$@\"\n", gate, filepath.Join(of, "macexec-keeper"))
 	if err := os.WriteFile(filepath.Join(bin, "macexec-keeper"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestG15_NoSlowStart(t *testing.T) {
 	for _, daemon := range []string{"lives", "comes back to the keeper", "comes back to the record"} {
 		t.Run(strings.ReplaceAll(daemon, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			bin, gate := slowBinaries(t)
+			bin, gate := slowBinaries(t, built.bin)
 			d, l := startDaemonOf(t, bin, nil, "slots: {ledger: 3}"), newLedgers(t)
 			var ids map[string]string
 			var by time.Time

@@ -19,8 +19,8 @@ import (
 //     is past it. So a step of the wall clock ends no waiting and prolongs none, also if
 //     another daemon goes on. Over a start of the host the wall clock counts.
 //   - Nothing starts after its start_by by either of the two clocks (promise G15); the last
-//     to ask them is the process that executes the tool. A job that waits is cancelled for
-//     that only by the second.
+//     to ask them is the process that executes the tool. A job is cancelled for that only by
+//     the second; else it waits on.
 //   - Who was suspended (the host slept, the daemon was stopped) first looks: until some
 //     seconds after it noticed that, nothing expires, so that what came meanwhile, a person's
 //     yes for one, is taken first.

@@ -112,6 +112,44 @@ func TestG15SetBackWhileItStages(t *testing.T) {
 	h.wantNothingLeft()
 }
 
+// TestG15SetAheadWhileItStages: a clock that is set ahead when the attempt has begun, or
+// while the plan of a tool without a process is stored, lets the job wait and ends it not.
+func TestG15SetAheadWhileItStages(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		tool, args string
+		writes     int32 // before the clock is set
+	}{
+		"with a process":            {"quick", `{}`, 1},
+		"before the plan is stored": {"delete_asset", `{"project_id":"default","asset":"some"}`, 1},
+		"while the plan is stored":  {"delete_asset", `{"project_id":"default","asset":"some"}`, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, manifest("quick", "none", "true", plainResult))
+			h.write(h.project("some"), "some")
+			h.sched.close()
+			job := h.mustCall(owner(), test.tool, "k", test.args, jobs.Options{StartBy: time.Now().Add(time.Hour)})
+			h.stepFrom.Store(h.store.made.Load() + test.writes)
+			h.setWall(48 * time.Hour)
+			h.sched.open()
+			h.dispatch()
+			job = h.await(job.ID, func(j *jobs.Job) bool { return j.State == jobs.StateQueued && len(j.Attempts) == 1 })
+			if a := job.Attempts[0]; a.Lost != onlyWall || a.Intent != nil || job.Plan != nil {
+				t.Errorf("attempt %+v, plan %v", a, job.Plan)
+			}
+			h.setWall(0)
+			job = h.await(job.ID, settled)
+			h.wantState(job, jobs.StateCompleted, jobs.EndOK)
+			if len(job.Attempts) != 2 {
+				t.Errorf("attempts: %+v", job.Attempts)
+			}
+			h.nothingHidden()
+			h.wantNothingLeft()
+		})
+	}
+}
+
 // TestSuspendedEngineLooksFirst: a yes that came while the engine was suspended counts,
 // though its time passed meanwhile; what nobody decided expires, somewhat later.
 func TestSuspendedEngineLooksFirst(t *testing.T) {

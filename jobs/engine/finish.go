@@ -187,26 +187,31 @@ func (a *attempt) lost(found executor.Found, ended jobs.Ended, why string) error
 func (a *attempt) requeue(why jobs.Evidence, found executor.Found) error {
 	return &over{why: why.Detail, change: func(j *jobs.Job) error {
 		keepStart(j, found)
-		started := 0
-		for _, at := range j.Attempts {
-			if at.Started != nil {
-				started++
-			}
-		}
-		out := jobs.Outcome{State: jobs.StateFailed, Reason: jobs.EndAttemptsExhausted, SideEffect: jobs.SideEffectNone, Retry: jobs.RetryNewKey}
-		switch {
-		case j.Stop != nil:
-			out.State, out.Reason = jobs.StateCancelled, stopReason(j)
-			return j.End(out, why, "stopped; "+why.Detail, a.e.now())
-		case started >= a.e.limits().MaxAttempts:
-			return j.End(out, why, fmt.Sprintf("%d attempts were lost; the last one: %s", started, why.Detail), a.e.now())
-		case len(j.Attempts)-started >= maxUnstarted:
-			out.Reason = jobs.EndStartFailed
-			return j.End(out, why, fmt.Sprintf("%d attempts could not be started; the last one: %s", len(j.Attempts)-started, why.Detail), a.e.now())
-		default:
-			return j.Requeue(why, a.e.now())
-		}
+		return a.again(j, why)
 	}}
+}
+
+// again makes the change that requeue is about.
+func (a *attempt) again(j *jobs.Job, why jobs.Evidence) error {
+	started := 0
+	for _, at := range j.Attempts {
+		if at.Started != nil {
+			started++
+		}
+	}
+	out := jobs.Outcome{State: jobs.StateFailed, Reason: jobs.EndAttemptsExhausted, SideEffect: jobs.SideEffectNone, Retry: jobs.RetryNewKey}
+	switch {
+	case j.Stop != nil:
+		out.State, out.Reason = jobs.StateCancelled, stopReason(j)
+		return j.End(out, why, "stopped; "+why.Detail, a.e.now())
+	case started >= a.e.limits().MaxAttempts:
+		return j.End(out, why, fmt.Sprintf("%d attempts were lost; the last one: %s", started, why.Detail), a.e.now())
+	case len(j.Attempts)-started >= maxUnstarted:
+		out.Reason = jobs.EndStartFailed
+		return j.End(out, why, fmt.Sprintf("%d attempts could not be started; the last one: %s", len(j.Attempts)-started, why.Detail), a.e.now())
+	default:
+		return j.Requeue(why, a.e.now())
+	}
 }
 
 // maxUnstarted bounds attempts that never came to a start.
@@ -245,6 +250,10 @@ func (a *attempt) notStarted(found executor.Found) error {
 		if x.TooLate && j.State == jobs.StateRunning {
 			proof := exitEvidence(a.n, &x)
 			proof.Kind = jobs.EvidenceNeverStarted
+			if a.e.notTooLate(j) == nil {
+				proof.Detail = onlyWall
+				return a.again(j, proof)
+			}
 			return j.RefusedTooLate(proof, a.e.now())
 		}
 		return a.endIn(j, out, exitEvidence(a.n, &x), why)

@@ -32,6 +32,7 @@ type host struct {
 	store    *flakyStore
 	clock    atomic.Pointer[func() time.Time] // nil: the system's
 	step     atomic.Int64                     // by which somebody has set the wall clock, in nanoseconds
+	stepFrom atomic.Int32                     // the write of the store after which it is set
 	began    time.Time
 	observer Observer // of the next engine
 	limit    Limits   // of the next engine
@@ -126,7 +127,12 @@ func (h *host) start() {
 }
 
 // time is what the engine's clock shows.
-func (h *host) time() time.Time { return h.unset().Add(time.Duration(h.step.Load())) }
+func (h *host) time() time.Time {
+	if h.store.made.Load() < h.stepFrom.Load() {
+		return h.unset()
+	}
+	return h.unset().Add(time.Duration(h.step.Load()))
+}
 
 // unset is what the clock would show if nobody had set it.
 func (h *host) unset() time.Time {

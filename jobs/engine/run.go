@@ -283,13 +283,20 @@ func (a *attempt) stoppedBeforeStart() error {
 	}}
 }
 
-// tooLate ends the job of a start_by that has passed before anything was begun.
+// tooLate ends the job of a start_by that has passed before anything was begun. If only the
+// wall clock says that it has, the job waits as it did: that clock may have been set.
 func (a *attempt) tooLate() error {
 	return &over{why: "start_by has passed", change: func(j *jobs.Job) error {
 		j.Plan = nil // of a tool without a process: no step of it was begun
+		if a.e.notTooLate(j) == nil {
+			return a.again(j, jobs.Evidence{Kind: jobs.EvidenceNeverStarted, Detail: onlyWall, Attempt: a.n})
+		}
 		return j.TooLate(a.e.now())
 	}}
 }
+
+// onlyWall says why an attempt was given up of a job that may still start.
+const onlyWall = "start_by had passed by the wall clock, and not by the time that went by"
 
 func (a *attempt) void(difference string) error {
 	return &over{why: difference, change: func(j *jobs.Job) error { return j.Void(difference, a.e.now()) }}
