@@ -108,6 +108,48 @@ func TestG4NoFlippedBitFreesAKey(t *testing.T) {
 	}
 }
 
+// G4: that a key was found to be free counts for one commit. Afterwards the commit looks for
+// what damage hides by itself.
+func TestG4ACommitLooksForHiddenKeys(t *testing.T) {
+	t.Parallel()
+	s := openAt(t, filepath.Join(t.TempDir(), "store.db"))
+	const number = 100
+	for n := range number {
+		job := storetest.NewJob(n)
+		if _, err := s.LookupKey(t.Context(), jobs.Key{Principal: job.Principal, Text: job.Key}); jobs.CodeOf(err) != jobs.CodeJobNotFound {
+			t.Fatal(err)
+		}
+		submit(t, s, n)
+	}
+	at, count := firstLeaf(t, s, bucketKeys)
+	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	setCount := func(n int) {
+		if _, err := f.WriteAt(binary.NativeEndian.AppendUint16(nil, uint16(n)), at+10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setCount(count - 1)
+	defer setCount(count)
+	hidden := 0
+	for n := range number {
+		got, err := s.Submit(t.Context(), storetest.Submission(storetest.NewJob(n)))
+		switch {
+		case err == nil && got.Outcome == jobs.SubmitAccepted:
+			t.Fatalf("a hidden key was used again: %+v", got)
+		case err != nil:
+			wantCode(t, err, jobs.CodeRecordDamaged)
+			hidden++
+		}
+	}
+	if hidden == 0 {
+		t.Error("the damage hides nothing")
+	}
+}
+
 // separators returns where the keys begin by which the root of a bucket leads to its pages.
 func separators(t *testing.T, s *Store, bucket string) (list []int64) {
 	t.Helper()

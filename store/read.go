@@ -6,6 +6,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 
 	"go.etcd.io/bbolt"
 
@@ -15,17 +16,47 @@ import (
 // LookupKey implements jobs.Store.
 func (s *Store) LookupKey(ctx context.Context, key jobs.Key) (record jobs.KeyRecord, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
-		known, err := s.keyRecord(tx, key, keyPlace(key))
+		place := keyPlace(key)
+		known, err := s.keyRecord(tx, key, place, true)
 		switch {
 		case err != nil:
 			return err
 		case known == nil:
+			s.free.note(place)
 			return jobs.Errorf(jobs.CodeJobNotFound, "the key is not used")
 		}
 		record = *known
 		return nil
 	})
 	return record, err
+}
+
+// freePlaces are those of keys that LookupKey has found to be free, with care (see hidden).
+// Who is about to use a key asks first, so that the commit, which asks once more whether it
+// is, need not look for what damage hides a second time. Each is good for one commit.
+type freePlaces struct {
+	mu     sync.Mutex
+	places map[string]struct{}
+}
+
+// freePlacesMax bounds their memory. Who finds no place there looks with care.
+const freePlacesMax = 8192
+
+func (f *freePlaces) note(place []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.places == nil || len(f.places) >= freePlacesMax {
+		f.places = map[string]struct{}{}
+	}
+	f.places[string(place)] = struct{}{}
+}
+
+func (f *freePlaces) take(place []byte) (noted bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, noted = f.places[string(place)]
+	delete(f.places, string(place))
+	return noted
 }
 
 // Get implements jobs.Store.

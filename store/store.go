@@ -79,6 +79,7 @@ type Store struct {
 	cache  *cache
 	told   func(took time.Duration, err error) // of each commit
 	keys   keyCache
+	free   freePlaces
 	rooms  sync.Pool                        // of *pageRoom, for hidden
 	broken atomic.Pointer[map[string]error] // what Open found damaged, by id; nil: it was not asked
 

@@ -89,7 +89,7 @@ type submitted struct {
 }
 
 func (b *batch) submit(p *prepared) (got submitted, write func() error, err error) {
-	if record, err := b.s.keyRecord(b.tx, p.Key, p.place); record != nil || err != nil {
+	if record, err := b.s.keyRecord(b.tx, p.Key, p.place, !b.s.free.take(p.place)); record != nil || err != nil {
 		if err != nil {
 			return submitted{}, nil, err
 		}

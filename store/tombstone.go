@@ -99,10 +99,11 @@ func (t tombstone) acceptedAt() time.Time {
 	return ulid.Time(id.Time()).UTC()
 }
 
-// keyRecord returns what is known of a key, nil if it is free.
-func (s *Store) keyRecord(tx *bbolt.Tx, key jobs.Key, place []byte) (*jobs.KeyRecord, error) {
+// keyRecord returns what is known of a key, nil if it is free. With care it also finds what
+// damage has hidden.
+func (s *Store) keyRecord(tx *bbolt.Tx, key jobs.Key, place []byte, care bool) (*jobs.KeyRecord, error) {
 	raw := tx.Bucket([]byte(bucketKeys)).Get(place)
-	if raw == nil {
+	if raw == nil && care {
 		start, err := encodeJSON(struct {
 			Key jobs.Key `json:"key"` // as in jobs.KeyRecord, where more follows
 		}{key})
@@ -122,6 +123,9 @@ func (s *Store) keyRecord(tx *bbolt.Tx, key jobs.Key, place []byte) (*jobs.KeyRe
 		return &record, nil
 	}
 	if raw = tx.Bucket([]byte(bucketTombstones)).Get(tombstoneKey(place)); raw == nil {
+		if !care {
+			return nil, nil
+		}
 		var err error
 		if raw, err = s.hidden(tx, bucketTombstones, tombstoneKey(place), func([]byte) bool { return false }); raw == nil || err != nil {
 			return nil, err
