@@ -278,8 +278,11 @@ func (c *chaos) saysOf(record *macexecv1.KeyRecord, err error) keyOutput {
 // harmUntil kills the daemon, a keeper or a tool, fills the disk for a moment, or sets the
 // clock, again and again.
 func (c *chaos) harmUntil(ctx context.Context, random *rand.Rand) {
-	moment := func() <-chan time.Time { return time.After(time.Duration(50+random.IntN(500)) * time.Millisecond) }
-	kinds := []string{"daemon killed", "daemon killed", "keeper killed", "tool killed", "keeper and tool killed", "clock set"}
+	moment := func() <-chan time.Time { return time.After(time.Duration(20+random.IntN(250)) * time.Millisecond) }
+	kinds := []string{"clock set"}
+	for range 3 {
+		kinds = append(kinds, "daemon killed", "keeper killed", "tool killed", "keeper and tool killed")
+	}
 	if c.small {
 		kinds = append(kinds, "disk filled")
 	}
@@ -333,15 +336,12 @@ func (c *chaos) killOne(random *rand.Rand, kind string) bool {
 
 // alive returns the newest attempts that have started and not ended.
 func (c *chaos) alive() (list []keeper.Started) {
-	folders, err := os.ReadDir(filepath.Join(c.state, "jobs"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	// Their names go by a clock that is set.
-	slices.SortFunc(folders, func(a, b os.DirEntry) int { return modTime(a).Compare(modTime(b)) })
-	for _, folder := range folders[max(0, len(folders)-100):] {
+	c.mu.Lock()
+	recent := slices.Clone(c.ids[max(0, len(c.ids)-100):])
+	c.mu.Unlock()
+	for _, id := range recent {
 		for n := 1; ; n++ {
-			dir := c.attempt(folder.Name(), n)
+			dir := c.attempt(id, n)
 			if _, err := os.Stat(string(dir)); err != nil {
 				break
 			}
@@ -352,13 +352,6 @@ func (c *chaos) alive() (list []keeper.Started) {
 		}
 	}
 	return list
-}
-
-func modTime(e os.DirEntry) time.Time {
-	if info, err := e.Info(); err == nil {
-		return info.ModTime()
-	}
-	return time.Time{}
 }
 
 // settle lets every job come to its end, or to where nobody knows.
