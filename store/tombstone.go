@@ -122,14 +122,15 @@ func (s *Store) keyRecord(tx *bbolt.Tx, key jobs.Key, place []byte, care bool) (
 		}
 		return &record, nil
 	}
-	if raw = tx.Bucket([]byte(bucketTombstones)).Get(tombstoneKey(place)); raw == nil {
-		if !care {
-			return nil, nil
-		}
+	raw = tx.Bucket([]byte(bucketTombstones)).Get(tombstoneKey(place))
+	if raw == nil && care {
 		var err error
-		if raw, err = s.hidden(tx, bucketTombstones, tombstoneKey(place), func([]byte) bool { return false }); raw == nil || err != nil {
+		if raw, err = s.hidden(tx, bucketTombstones, tombstoneKey(place), func([]byte) bool { return false }); err != nil {
 			return nil, err
 		}
+	}
+	if raw == nil {
+		return nil, nil //nolint:nilnil // it is free
 	}
 	t, ok := decodeTombstone(raw, s.hostID)
 	if !ok {
