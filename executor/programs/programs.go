@@ -148,14 +148,18 @@ func (r *Resolver) Resolve(name string) (Program, error) {
 	case !filepath.IsAbs(name) || filepath.Clean(name) != name:
 		return Program{}, fmt.Errorf("%w: %q", ErrName, name)
 	}
-	missing := &NotFoundError{Name: name, Searched: searched}
-	for _, found := range candidates {
+	errs := make([]error, len(candidates))
+	for i, found := range candidates {
 		p, err := r.look(found)
 		if err == nil {
 			p.Name = name
 			return p, nil
 		}
-		if !errors.Is(err, fs.ErrNotExist) || exists(found) {
+		errs[i] = err
+	}
+	missing := &NotFoundError{Name: name, Searched: searched}
+	for i, found := range candidates {
+		if err := errs[i]; !errors.Is(err, fs.ErrNotExist) || exists(found) {
 			missing.Skipped = append(missing.Skipped, fmt.Sprintf("%s: %s", found, reason(err)))
 		}
 	}

@@ -315,12 +315,11 @@ func (e *Engine) newJob(c Caller, req Request, j *judgement) (*jobs.Job, error) 
 	if key == "" {
 		key, made = newRandomKey(), true
 	}
-	arguments, err := json.Marshal(j.tool.Mask(j.args))
-	if err != nil {
-		return nil, jobs.Errorf(jobs.CodeInternal, "write the arguments down: %w", err)
-	}
-	if len(j.secrets) == 0 {
-		arguments = slices.Clone(req.Arguments) // as written
+	arguments := slices.Clone(req.Arguments) // as written
+	if len(j.secrets) > 0 {
+		if arguments, err = json.Marshal(j.tool.Mask(j.args)); err != nil {
+			return nil, jobs.Errorf(jobs.CodeInternal, "write the arguments down: %w", err)
+		}
 	}
 	job := &jobs.Job{
 		ID: id, Host: e.store.HostID(), Clock: jobs.JobClock{Accepted: now.Round(0).Sub(e.deadlines.steady())},
