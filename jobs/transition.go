@@ -75,6 +75,7 @@ func transitionsFrom(from State) []Transition {
 			{StateAwaitingApproval, EventExpire, []State{StateCancelled}, []EvidenceKind{EvidenceDecision}},
 			{StateAwaitingApproval, EventCancel, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
 			{StateAwaitingApproval, EventTooLate, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
+			{StateAwaitingApproval, EventLose, []State{StateUnknown}, []EvidenceKind{EvidenceLostAttempt}},
 		}
 	case StateQueued:
 		return []Transition{
@@ -82,6 +83,7 @@ func transitionsFrom(from State) []Transition {
 			{StateQueued, EventCancel, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
 			{StateQueued, EventTooLate, []State{StateCancelled}, []EvidenceKind{EvidenceNeverStarted}},
 			{StateQueued, EventVoid, []State{StateCancelled}, []EvidenceKind{EvidenceDecision}},
+			{StateQueued, EventLose, []State{StateUnknown}, []EvidenceKind{EvidenceLostAttempt}},
 		}
 	case StateRunning:
 		// While an attempt is staging nothing has started, so a running job can still
@@ -185,14 +187,27 @@ func (j *Job) Deny(approver, reason string, now time.Time) error {
 	if err := j.decidable(""); err != nil {
 		return err
 	}
-	ev := &Evidence{Kind: EvidencePerson, By: approver, Detail: "denied: " + reason}
-	if err := j.step(EventDeny, StateCancelled, now, ev); err != nil {
+	proof := Evidence{Kind: EvidencePerson, By: approver, Detail: "denied: " + reason}
+	if err := j.endUnstarted(EventDeny, proof, EndDenied, fmt.Sprintf("%s denied it: %s", approver, reason), now); err != nil {
 		return err
 	}
 	a := *j.Approval
 	a.Decided, a.Approver, a.Reason, a.DecidedAt = true, approver, reason, now
 	j.Approval = &a
-	j.end(EndDenied, fmt.Sprintf("%s denied it: %s", approver, reason), RetryNewKey)
+	return nil
+}
+
+// endUnstarted cancels a job before its start. Of one that was started before its store was
+// restored nobody can say any more that nothing happened: it is unknown.
+func (j *Job) endUnstarted(event Event, proof Evidence, reason EndReason, message string, now time.Time) error {
+	if j.Overtaken != "" {
+		out := Outcome{State: StateUnknown, SideEffect: SideEffectPossible, Retry: RetrySameKey}
+		return j.endBy(EventLose, out, Evidence{Kind: EvidenceLostAttempt, Detail: j.Overtaken}, message+"; but "+j.Overtaken, now)
+	}
+	if err := j.step(event, StateCancelled, now, &proof); err != nil {
+		return err
+	}
+	j.end(reason, message, RetryNewKey)
 	return nil
 }
 
@@ -208,12 +223,8 @@ func (j *Job) decidable(bindingDigest string) error {
 
 // Expire cancels a job that nobody decided in time.
 func (j *Job) Expire(now time.Time) error {
-	ev := &Evidence{Kind: EvidenceDecision, Detail: "no decision before the deadline"}
-	if err := j.step(EventExpire, StateCancelled, now, ev); err != nil {
-		return err
-	}
-	j.end(EndApprovalExpired, "nobody decided before the approval's deadline", RetryNewKey)
-	return nil
+	proof := Evidence{Kind: EvidenceDecision, Detail: "no decision before the deadline"}
+	return j.endUnstarted(EventExpire, proof, EndApprovalExpired, "nobody decided before the approval's deadline", now)
 }
 
 // Void cancels an approved job because what would run is not what was approved.
@@ -222,12 +233,8 @@ func (j *Job) Void(difference string, now time.Time) error {
 	if err := j.notIntended(); err != nil {
 		return err
 	}
-	ev := &Evidence{Kind: EvidenceDecision, Detail: difference}
-	if err := j.step(EventVoid, StateCancelled, now, ev); err != nil {
-		return err
-	}
-	j.end(EndApprovalVoid, "the approval no longer holds: "+difference, RetryNewKey)
-	return nil
+	proof := Evidence{Kind: EvidenceDecision, Detail: difference}
+	return j.endUnstarted(EventVoid, proof, EndApprovalVoid, "the approval no longer holds: "+difference, now)
 }
 
 func (j *Job) notIntended() error {
@@ -239,12 +246,11 @@ func (j *Job) notIntended() error {
 
 // Cancel ends a job that has not started (awaiting approval or queued).
 func (j *Job) Cancel(stop StopRequest) error {
-	ev := &Evidence{Kind: EvidenceNeverStarted, By: stop.Principal, Detail: "cancelled before it started"}
-	if err := j.step(EventCancel, StateCancelled, stop.At, ev); err != nil {
+	proof := Evidence{Kind: EvidenceNeverStarted, By: stop.Principal, Detail: "cancelled before it started"}
+	if err := j.endUnstarted(EventCancel, proof, stop.End, stopMessage(stop), stop.At); err != nil {
 		return err
 	}
 	j.Stop = &stop
-	j.end(stop.End, stopMessage(stop), RetryNewKey)
 	return nil
 }
 
@@ -272,7 +278,8 @@ func (j *Job) TooLate(now time.Time) error {
 	if err := j.notIntended(); err != nil {
 		return err
 	}
-	return j.endTooLate(Evidence{Kind: EvidenceNeverStarted, Detail: "start_by has passed; no attempt may start any more"}, now)
+	proof := Evidence{Kind: EvidenceNeverStarted, Detail: "start_by has passed; no attempt may start any more"}
+	return j.endUnstarted(EventTooLate, proof, EndTooLate, j.tooLateMessage(), now)
 }
 
 // RefusedTooLate cancels a job whose keeper recorded that start_by had passed when the
@@ -281,15 +288,11 @@ func (j *Job) RefusedTooLate(proof Evidence, now time.Time) error {
 	if a := j.lastAttempt(); a == nil || a.Intent == nil {
 		return Errorf(CodeStateConflict, "job %s has stored no intent, so no keeper had it", j.ID).WithJob(j.ID)
 	}
-	return j.endTooLate(proof, now)
+	return j.endUnstarted(EventTooLate, proof, EndTooLate, j.tooLateMessage(), now)
 }
 
-func (j *Job) endTooLate(proof Evidence, now time.Time) error {
-	if err := j.step(EventTooLate, StateCancelled, now, &proof); err != nil {
-		return err
-	}
-	j.end(EndTooLate, "it had not started by "+j.Call.Options.StartBy.Format(time.RFC3339), RetryNewKey)
-	return nil
+func (j *Job) tooLateMessage() string {
+	return "it had not started by " + j.Call.Options.StartBy.Format(time.RFC3339)
 }
 
 // InTime is nil until the call's start_by, and then CodeTooLate.

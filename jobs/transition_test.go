@@ -22,10 +22,12 @@ awaiting_approval  deny      cancelled                   person
 awaiting_approval  expire    cancelled                   decision
 awaiting_approval  cancel    cancelled                   never_started
 awaiting_approval  too_late  cancelled                   never_started
+awaiting_approval  lose      unknown                     lost_attempt
 queued             start     running                     -
 queued             cancel    cancelled                   never_started
 queued             too_late  cancelled                   never_started
 queued             void      cancelled                   decision
+queued             lose      unknown                     lost_attempt
 running            void      cancelled                   decision
 running            too_late  cancelled                   never_started
 running            requeue   queued                      never_started,lost_attempt
@@ -181,6 +183,38 @@ func TestMethodsObeyTheTable(t *testing.T) {
 			}
 			if err != nil && (j.State != before.State || len(j.Evidence) != len(before.Evidence) || j.EndReason != before.EndReason) {
 				t.Errorf("%s in %s was refused but changed the job", event, state)
+			}
+		}
+	}
+}
+
+// TestG5NobodySaysThatAnOvertakenJobNeverStarted: a job that was started before its store
+// was restored is unknown, whatever would have ended it before its start.
+func TestG5NobodySaysThatAnOvertakenJobNeverStarted(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*jobs.Job) error{
+		"denied":  func(j *jobs.Job) error { return j.Deny("p", "no", now) },
+		"expired": func(j *jobs.Job) error { return j.Expire(now) },
+		"void":    func(j *jobs.Job) error { return j.Void("changed", now) },
+		"cancelled": func(j *jobs.Job) error {
+			return j.Cancel(jobs.StopRequest{Principal: "p", End: jobs.EndCancelledByCaller, At: now})
+		},
+		"too late": func(j *jobs.Job) error { return j.TooLate(now) },
+	} {
+		for _, state := range []jobs.State{jobs.StateAwaitingApproval, jobs.StateQueued} {
+			if state == jobs.StateQueued && (name == "denied" || name == "expired") || state == jobs.StateAwaitingApproval && name == "void" {
+				continue
+			}
+			j := newJob(t, state, jobs.EffectsExternal)
+			j.Overtaken = "the store that was replaced says so"
+			if err := end(j); err != nil {
+				t.Errorf("%s while %s: %v", name, state, err)
+				continue
+			}
+			last := j.Evidence[len(j.Evidence)-1]
+			if j.State != jobs.StateUnknown || j.SideEffect != jobs.SideEffectPossible || j.Retry != jobs.RetrySameKey || j.EndReason != jobs.EndNone ||
+				last.Kind != jobs.EvidenceLostAttempt || !strings.Contains(j.Message, j.Overtaken) {
+				t.Errorf("%s while %s: %s (%s), side effect %s, retry %s, %+v: %s", name, state, j.State, j.EndReason, j.SideEffect, j.Retry, last, j.Message)
 			}
 		}
 	}

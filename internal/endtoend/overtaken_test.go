@@ -18,19 +18,22 @@ func TestG4_WhatTheReplacedStoreKnewIsNotStartedAgain(t *testing.T) {
 	d, l := startDaemon(t), newLedgers(t)
 	external := func(name string) *macexecv1.SubmitJobRequest { return call(name, "ledger_external", l.args(name)) }
 	d.setMode(macexecv1.HostMode_HOST_MODE_PAUSED)
-	done := d.submitRun(external("done")).GetId()
+	done, stopped := d.submitRun(external("done")).GetId(), d.submitRun(external("stopped")).GetId()
 	asked := d.submit(external("asked"))
 	backup := filepath.Join(d.state, "backup.db")
 	if code, output := d.macexec("store", "backup", backup); code != 0 {
 		t.Fatalf("backup: exit code %d: %s", code, output)
 	}
 	d.setMode(macexecv1.HostMode_HOST_MODE_OPEN)
-	d.wait(done, completed)
+	known := []string{done, stopped}
+	for _, id := range known {
+		d.wait(id, completed)
+	}
 	if _, err := d.prune(); err != nil {
 		t.Fatal(err)
 	}
-	if slices.Contains(d.jobFolders(), done) {
-		t.Fatal("the folder is still there")
+	if folders := d.jobFolders(); slices.Contains(folders, done) || slices.Contains(folders, stopped) {
+		t.Fatal("a folder is still there")
 	}
 	d.end(syscall.SIGTERM)
 	code, output := d.macexec("store", "restore", backup, "-o", "json")
@@ -38,12 +41,17 @@ func TestG4_WhatTheReplacedStoreKnewIsNotStartedAgain(t *testing.T) {
 		Overtaken []string `json:"overtaken"`
 		Unread    string   `json:"unread"`
 	}
-	if err := json.Unmarshal([]byte(output), &adopted); err != nil || code != 0 || !slices.Equal(adopted.Overtaken, []string{done}) || adopted.Unread != "" {
+	if err := json.Unmarshal([]byte(output), &adopted); err != nil || code != 0 || !slices.Equal(slices.Sorted(slices.Values(adopted.Overtaken)), slices.Sorted(slices.Values(known))) || adopted.Unread != "" {
 		t.Fatalf("restore: exit code %d, %v: %s", code, err, output)
 	}
 	d.start()
 	d.setMode(macexecv1.HostMode_HOST_MODE_OPEN)
 	d.awaitState(done, restored)
+	// That it had not started is not so, though it waits.
+	gone, err := d.Jobs.CancelJob(d.context(), &macexecv1.CancelJobRequest{Id: stopped, Reason: "not needed"})
+	if err != nil || gone.GetJob().GetState() != unknown || gone.GetJob().GetSideEffect() != macexecv1.SideEffect_SIDE_EFFECT_POSSIBLE {
+		t.Errorf("cancelled it is %v, %v", gone, err)
+	}
 	if code, output := d.macexec("store", "confirm", "--reason", "looked"); code != 0 {
 		t.Fatalf("confirm: exit code %d: %s", code, output)
 	}
@@ -51,5 +59,6 @@ func TestG4_WhatTheReplacedStoreKnewIsNotStartedAgain(t *testing.T) {
 	d.approve(asked)
 	d.wait(asked.GetId(), completed)
 	l.wantStarts("done", 1)
+	l.wantStarts("stopped", 1)
 	l.wantStarts("asked", 1)
 }

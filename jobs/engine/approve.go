@@ -59,6 +59,9 @@ func (e *Engine) decide(ctx context.Context, c Caller, id, message string, chang
 
 // tidyJob removes the work folders of a job that ended while nobody attended to it.
 func (e *Engine) tidyJob(job *jobs.Job) {
+	if job.State == jobs.StateUnknown {
+		return // they may tell somebody what it was
+	}
 	for _, at := range job.Attempts {
 		if err := e.exec.Tidy(job.ID, at.N, len(job.Artifacts) > 0); err != nil {
 			e.log.Warn("an attempt's folder could not be tidied", "job_id", job.ID, "attempt", at.N, "error", err)

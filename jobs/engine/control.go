@@ -40,7 +40,7 @@ func (e *Engine) stop(ctx context.Context, id string, stop jobs.StopRequest, mes
 	case err != nil:
 		return nil, err
 	}
-	if job.State.Terminal() {
+	if job.State.Settled() {
 		e.forget(id)
 		e.tidyJob(job)
 		return job, nil

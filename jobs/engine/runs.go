@@ -175,9 +175,12 @@ func (r *closure) stopAll(ctx context.Context) (RunCancellation, error) {
 	stop := jobs.StopRequest{Principal: r.principal, Reason: r.reason, End: jobs.EndRunCancelled, At: r.e.now()}
 	manyAtOnce(maps.Keys(r.open), func(id string) {
 		reached := &out.Stopped
-		_, err := r.e.stop(ctx, id, stop, "its run was cancelled: "+r.reason)
-		if jobs.CodeOf(err) == jobs.CodeStopTooLate {
+		job, err := r.e.stop(ctx, id, stop, "its run was cancelled: "+r.reason)
+		switch {
+		case jobs.CodeOf(err) == jobs.CodeStopTooLate:
 			reached, err = r.missed(ctx, id, &out)
+		case err == nil && job.State == jobs.StateUnknown: // it was restored (see Job.Overtaken)
+			reached = &out.Unknown
 		}
 		mu.Lock()
 		defer mu.Unlock()
