@@ -23,6 +23,7 @@ func (s *Store) FenceKey(ctx context.Context, key jobs.Key, e jobs.Entry) (recor
 	e.Principal, e.Owner = cmp.Or(e.Principal, key.Principal), cmp.Or(e.Owner, key.Principal)
 	err = s.do(ctx, func(b *batch) (func() error, error) {
 		record, planted = jobs.KeyRecord{}, false
+		s.free.take(place) // no commit may find it noted any more
 		if known, err := s.keyRecord(b.tx, key, place, true); known != nil || err != nil {
 			if known != nil {
 				record = *known

@@ -121,6 +121,16 @@ func TestG4ACommitLooksForHiddenKeys(t *testing.T) {
 		}
 		submit(t, s, n)
 	}
+	fenced := jobs.Key{Principal: "orchestrator", Text: "fenced"}
+	if _, err := s.LookupKey(t.Context(), fenced); jobs.CodeOf(err) != jobs.CodeJobNotFound {
+		t.Fatal(err)
+	}
+	if _, _, err := s.FenceKey(t.Context(), fenced, jobs.Entry{}); err != nil {
+		t.Fatal(err)
+	}
+	if s.free.take(keyPlace(fenced)) {
+		t.Error("a fenced key is still noted as free")
+	}
 	at, count := firstLeaf(t, s, bucketKeys)
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
 	if err != nil {

@@ -130,6 +130,9 @@ func TestG15_SetClockAtTheStart(t *testing.T) {
 	bin, gate := slowBinaries(t, needFaulty(t))
 	d := startDaemonOf(t, bin, clock.environment(), "slots: {ledger: 3}")
 	ids := intended(d, l, "soon", time.Now().Add(time.Hour))
+	if len(ids) == 0 {
+		t.Fatal("an hour was too short")
+	}
 	clock.set(year)
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)
